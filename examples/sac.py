@@ -2,59 +2,35 @@
 
 Source: Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications".
 
-python examples/sac.py --steps 10000
+docs/adding-an-algorithm.md explains this file. To run it:
+
+tfdpg train examples/sac.py:SAC --env Pendulum-v1
 """
 
-import argparse
-import functools
-from typing import Any, final
+import dataclasses
+from typing import Any
 
-import gymnasium as gym
 import keras
 import numpy as np
 import tensorflow as tf
 
 import tfdpg
-from tfdpg import export
-from tfdpg.agents.declarations import check_box, given_networks, minibatches, normalizer, update_schedule
+from tfdpg.acting import Exploration
+from tfdpg.agents.declarations import actor_critic, td_losses
 from tfdpg.agents.options import OffPolicyOptions
-from tfdpg.components import Component, Copy, Declaration, Metric, PolicySpec, adam, polyak, scalar
-from tfdpg.losses import td_loss, td_target
-from tfdpg.networks import (
-    Batch,
-    OutputTransform,
-    check_given,
-    critic_network,
-    flat_values,
-    policy_network,
-    smallest,
-    stateless_normal,
-)
+from tfdpg.components import Component, adam, polyak, scalar
+from tfdpg.networks import Batch, Critics, OutputTransform, per_critic, smallest, stateless_normal
 from tfdpg.options import takes_options
 from tfdpg.ranges import Positive
 
-METRICS = (
-    Metric("loss_q", "critic loss"),
-    Metric("loss_pi", "policy loss"),
-    Metric("q1", "value (q1)", spread=True),
-    Metric("q2", "value (q2)", spread=True, shown=False),
-    Metric("entropy"),
-    Metric("temperature"),
-    Metric("td_error", "TD error", priority=True),
+WITHOUT = (
+    *("noise", "act_noise", "ou_theta", "random_eps", "act_noise_schedule", "bc_weight", "action_l2", "recurrent"),
+    *("target_networks", "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"),
 )
-LOG_STD = -20.0, 2.0
-"""The range of the logarithm of the standard deviations."""
+"""Options of similar agents that SAC does not take."""
 
 
-class SACOptions(
-    OffPolicyOptions,
-    without=(
-        *("critics", "noise", "act_noise", "ou_theta", "random_eps"),
-        *("act_noise_schedule", "bc_weight", "action_l2", "target_networks"),
-        *("recurrent", "recurrent_units", "remembers", "sequence_length"),
-        *("burn_in", "stored_state"),
-    ),
-):
+class SACOptions(OffPolicyOptions, without=WITHOUT):
     """The options of SAC; the defaults are those of Stable-Baselines3."""
 
     batch_size = 256
@@ -71,17 +47,12 @@ class SACOptions(
     """target of the entropy; None is minus the number of action dimensions."""
 
 
-class SquashedGaussian:
+class SquashedGaussian(Exploration):
     """Exploration: actions are samples of tanh(N(mean, std)), rescaled to the bounds."""
 
     def __init__(self, spec: tfdpg.Spec):
         self._spec = spec
         self.step_width = spec.act_dim
-        self.state = np.zeros((0, spec.act_dim), np.float32)
-
-    def factor(self, step: int) -> float:
-        """Return 1, because the policy itself determines how much it explores."""
-        return 1.0
 
     def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
         """Sample actions `[num_envs, act_dim]` for means and logarithms of standard deviations."""
@@ -92,74 +63,43 @@ class SquashedGaussian:
         """Return the actions of the means, `[num_envs, act_dim]`."""
         return self._squashed(output[:, : self._spec.act_dim])
 
-    def end(self, ended: np.ndarray) -> None:
-        """Do nothing: samples do not depend on earlier ones."""
-
-    def at_scale(self, scale: float | None) -> "SquashedGaussian":
-        """Return this exploration, which is the same in all workers."""
-        return self
-
     def _squashed(self, u: np.ndarray) -> np.ndarray:
         return np.tanh(u) * self._spec.action_scale + self._spec.center
 
 
-def means_and_log_stds(spec: tfdpg.Spec) -> OutputTransform:
-    """Return the transform to the output of the policy, means and clipped logarithms, `[batch, 2 · act_dim]`."""
+def declare(spec: tfdpg.Spec, options: SACOptions) -> tfdpg.Declaration:
+    """The components of SAC: a stochastic policy, critics with target networks, and a temperature."""
 
-    def apply(x: Any) -> Any:
-        log_std = keras.ops.clip(x[:, spec.act_dim :], *LOG_STD)
-        return keras.layers.Concatenate(dtype="float32")([x[:, : spec.act_dim], log_std])
-
-    return OutputTransform(2 * spec.act_dim, apply)
-
-
-def declare(spec: tfdpg.Spec, options: SACOptions) -> Declaration:
-    """The components of SAC: a stochastic policy, two critics with target networks, and a temperature."""
-    check_box(spec)
-    output = means_and_log_stds(spec)
-    given = given_networks(options, ("pi", "q1", "q2"))
-    check_given(spec, given, options, output=output)
+    def means_and_log_stds(x: Any) -> Any:
+        log_stds = keras.ops.clip(x[:, spec.act_dim :], -20.0, 2.0)
+        return keras.layers.Concatenate(dtype="float32")([x[:, : spec.act_dim], log_stds])
 
     def mean_action(observation: Any, pi: keras.Model) -> Any:
         rescale = keras.layers.Rescaling(spec.action_scale.tolist(), spec.center.tolist(), dtype="float32")
         return rescale(keras.ops.tanh(pi(observation)[:, : spec.act_dim]))
 
-    return Declaration(
-        spec=spec,
-        components=[
-            Component("pi", policy_network(options, output), given["pi"]),
-            Component("q1", critic_network(options, "q1"), given["q1"]),
-            Component("q2", critic_network(options, "q2"), given["q2"]),
-            Component("log_temperature", scalar(np.log(options.temperature))),
-        ],
-        optimizers={
-            "pi": adam(options, "pi"),
-            "q1": adam(options, "q1"),
-            "q2": adam(options, "q2"),
-            "temperature": adam(options, "temperature", of=["log_temperature"]),
-        },
-        copies=[Copy(f"{name}_target", name, polyak(options.polyak)) for name in ("q1", "q2")],
-        encoder=options.encoder,
-        normalizer=normalizer(options),
-        behaviour=PolicySpec("pi"),
-        evaluation=PolicySpec("pi", call=mean_action),
-        exploration=SquashedGaussian(spec),
-        signatures=functools.partial(export.signatures, spec),
-        minibatches=minibatches(spec, options, None),
-        schedule=update_schedule(options),
-        metrics=METRICS,
+    output = OutputTransform(2 * spec.act_dim, means_and_log_stds)
+    base = actor_critic(spec, options, polyak(options.polyak), output=output, exploration=SquashedGaussian(spec))
+    return dataclasses.replace(
+        base,
+        components=[*base.components, Component("log_temperature", scalar(np.log(options.temperature)))],
+        optimizers={**base.optimizers, "temperature": adam(options, "temperature", of=["log_temperature"])},
+        copies=[each for each in base.copies if each.of != "pi"],
+        evaluation=tfdpg.PolicySpec("pi", call=mean_action),
+        metrics=[*base.metrics, tfdpg.Metric("entropy"), tfdpg.Metric("temperature")],
     )
 
 
-@final
 class SAC(tfdpg.Agent):
-    """Soft actor-critic with two critics and a temperature that is adjusted to a target entropy."""
+    """Soft actor-critic with a temperature that is adjusted to a target entropy."""
 
     @takes_options(SACOptions)
     def __init__(self, env: Any, options: SACOptions):
         """Build the agent for an environment or a `Spec`; the options are keyword arguments."""
         super().__init__(env, options, declare)
-        self.pi = self.networks["pi"]
+        self.critics = Critics.of("q", self.networks)
+        self.target_critics = Critics.of("q", self.targets)
+        self.td_loss, self.td_error = td_losses(options.replay)
         self.log_temperature = self.networks["log_temperature"].trainable_variables[0]
         self.target_entropy = -float(self.spec.act_dim) if options.target_entropy is None else options.target_entropy
 
@@ -168,31 +108,22 @@ class SAC(tfdpg.Agent):
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
         noise_t, noise = tf.unstack(stateless_normal((2, self.batch_elements, self.spec.act_dim), key))
         temperature = tf.exp(self.log_temperature.value)
-        action_t, log_prob_t = self.sample(batch.ask_next(self.pi), noise_t)
-        value_t = smallest([batch.ask_next(self.targets[name], action_t) for name in ("q1", "q2")])
-        target = td_target(batch.reward, batch.discount, value_t - temperature * log_prob_t)
-        with self.minimize("q1", "q2") as step:
-            values = [flat_values(batch.ask(self.networks[name], batch.action, training=True)) for name in ("q1", "q2")]
-            losses = [td_loss(value, target) for value in values]
-            step(*[batch.mean(loss) for loss in losses])
+        action_t, log_prob_t = self.sample(batch.ask_next(self.networks["pi"]), noise_t)
+        with self.minimize(*self.critics.names) as step:
+            values, values_t = batch.ask_both(self.critics, batch.action, self.target_critics, action_t)
+            target = tfdpg.losses.td_target(batch.reward, batch.discount, smallest(values_t) - temperature * log_prob_t)
+            losses = per_critic(lambda value: self.td_loss(value, target), values)
+            step(batch.mean(losses))
         with self.minimize("pi") as step:
-            action, log_prob = self.sample(batch.ask(self.pi, training=True), noise)
-            q = smallest([batch.ask(self.networks[name], action) for name in ("q1", "q2")])
-            loss_pi = temperature * log_prob - q
+            action, log_prob = self.sample(batch.ask(self.networks["pi"], training=True), noise)
+            loss_pi = temperature * log_prob - smallest(batch.ask(self.critics, action))
             step(batch.average(loss_pi))
         with self.minimize("temperature") as step:
-            excess = tf.stop_gradient(log_prob + self.target_entropy)
-            step(-batch.average(self.log_temperature.value * excess))
+            step(-batch.average(self.log_temperature.value * (log_prob + self.target_entropy)))
         self.update_copies(counter)
-        return {
-            "loss_q": tf.add_n(losses),
-            "loss_pi": loss_pi,
-            "q1": values[0],
-            "q2": values[1],
-            "entropy": -log_prob,
-            "temperature": tf.broadcast_to(temperature, tf.shape(q)),
-            "td_error": tf.add_n([tf.abs(target - value) for value in values]) / 2,
-        }
+        measured = {"loss_q": tf.reduce_sum(losses, axis=0), "loss_pi": loss_pi, **self.critics.by_name(values)}
+        measured |= {"entropy": -log_prob, "temperature": tf.fill([self.batch_elements], temperature)}
+        return measured | {"td_error": self.td_error(tf.abs(target - values))}
 
     def sample(self, output: tf.Tensor, noise: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return actions tanh(u), u = mean + std · noise, and their log π, `[batch]`, in units of the action scale.
@@ -203,24 +134,4 @@ class SAC(tfdpg.Agent):
         u = mean + tf.exp(log_std) * noise
         log_normal = -0.5 * (tf.square(noise) + np.log(2 * np.pi)) - log_std
         log_slope = 2 * (np.log(2) - u - tf.math.softplus(-2 * u))
-        action = self.spec.center + self.spec.action_scale * tf.tanh(u)
-        return action, tf.reduce_sum(log_normal - log_slope, axis=-1)
-
-
-def main(directory: str, steps: int, **options: Any) -> None:
-    """Train on Pendulum-v1; save, load and export the agent under `directory`."""
-    agent = SAC("Pendulum-v1", seed=0, **options)
-    agent.fit("Pendulum-v1", epochs=5, steps_per_epoch=steps // 5, validation_env="Pendulum-v1")
-    agent.save(f"{directory}/agent")
-    agent = tfdpg.load_agent(f"{directory}/agent", agent_class=SAC)
-    print(agent, agent.evaluate(gym.make("Pendulum-v1")))
-    print("exported", agent.export(f"{directory}/model"))
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", default="runs/sac")
-    parser.add_argument("--steps", type=int, default=10_000)
-    arguments = parser.parse_args()
-    small = {"hidden_units": (64, 64), "batch_size": 64, "pi_lr": 1e-3, "q_lr": 1e-3, "temperature_lr": 1e-3}
-    main(arguments.directory, arguments.steps, **small)
+        return self.spec.center + self.spec.action_scale * tf.tanh(u), tf.reduce_sum(log_normal - log_slope, axis=-1)

@@ -1,5 +1,6 @@
 """An agent in a user's own file, `examples/conservative_td3.py`: everything that tfdpg's agents do works for it."""
 
+import ast
 import copy
 import importlib
 import os
@@ -12,22 +13,28 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfdpg
 from examples import conservative_td3
 from examples.conservative_td3 import ConservativeTD3
+from examples.redq import REDQ
+from examples.td3_bc import TD3BC
 from tests.agents.roster import EAGER, SMALL, brief
-from tests.docs.pages import fences, formatted
+from tests.docs.pages import ROOT, fences, formatted
 from tests.environments import RandomWalk
 from tests.training.test_foreign_files import edited
 from tfdpg import cli
+from tfdpg.agents.options import TD3Options
 from tfdpg.files import CheckpointError
+from tfdpg.networks import TransitionBatch
 
 pytestmark = brief
 
 QUICK = SMALL | EAGER | {"hidden_units": (4,), "batch_size": 4}
 SCHEDULE = {"epochs": 2, "steps_per_epoch": 30, "verbose": 0}
-OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+RNG = np.random.default_rng(0)
+OBSERVATIONS = RNG.normal(size=(5, 2)).astype(np.float32)
 MODULE = "own_agent"
 CLASS = f"{MODULE}:ConservativeTD3"
 
@@ -56,19 +63,19 @@ def assert_equal(agent, other):
 
 
 def test_the_loss_is_that_of_td3_and_the_gap():
-    rng = np.random.default_rng(0)
-    batch = {"observations": rng.normal(size=(4, 2)), "next_observations": rng.normal(size=(4, 2))}
-    batch |= {"actions": rng.uniform(-1, 1, (4, 1)), "rewards": rng.normal(size=4), "terminations": np.zeros(4)}
     td3 = tfdpg.TD3(RandomWalk(), **QUICK)
     zero, conservative = (ConservativeTD3(RandomWalk(), **QUICK, conservatism=weight) for weight in (0.0, 3.0))
-    first = [each.train_on_batch(batch) for each in (td3, zero, conservative)]
-    assert first[1]["loss_q"] == pytest.approx(first[0]["loss_q"], rel=1e-5)
-    assert first[2]["loss_q"] == pytest.approx(first[0]["loss_q"] + 3.0 * 2 * first[2]["gap"], rel=1e-4)  # two critics
-    for _ in range(2):
-        logs = [each.train_on_batch(batch) for each in (td3, zero, conservative)]
+    at_policy = td3.networks["pi"](BATCH.observation)
+    networks = [td3.networks[name] for name in ("q1", "q2")]
+    gaps = [q([BATCH.observation, at_policy]) - q([BATCH.observation, BATCH.action]) for q in networks]
+    for counter in (1, 2):
+        counter = tf.constant(counter, tf.int64)
+        first = [each.update(BATCH, counter)["loss_q"] for each in (td3, zero, conservative)]
+        if counter == 1:
+            np.testing.assert_allclose(first[2], first[0] + 3.0 * sum(gaps), rtol=1e-4, atol=1e-5)
     for expected, weights in zip(td3.get_weights(), zero.get_weights(), strict=True):
-        np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-6)
-    assert logs[2]["gap"] < logs[1]["gap"]
+        np.testing.assert_array_equal(weights, expected)
+    assert not np.allclose(conservative.networks["q1"].get_weights()[0], td3.networks["q1"].get_weights()[0])
 
 
 class StoppedError(Exception):
@@ -182,7 +189,7 @@ def own_module(tmp_path, monkeypatch):
     """A module with the same class, which leaves a file when it is imported."""
     source = Path(conservative_td3.__file__).read_text()
     harm = "import pathlib\npathlib.Path(__file__).with_name('imported').touch()\n"
-    (tmp_path / f"{MODULE}.py").write_text(source.replace("import argparse\n", f"import argparse\n{harm}"))
+    (tmp_path / f"{MODULE}.py").write_text(source.replace("import tfdpg\n", f"import tfdpg\n{harm}"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     yield tmp_path / "imported"
@@ -259,9 +266,9 @@ def test_a_name_that_is_neither_is_an_error_of_the_file(saved, name):
 def test_a_constructor_without_options_is_named(saved):
     class Undecorated(tfdpg.Agent):
         def __init__(self, env):
-            super().__init__(env, conservative_td3.ConservativeTD3Options(), conservative_td3.declare)
+            super().__init__(env, TD3Options(), tfdpg.TD3.declare)
 
-        update = ConservativeTD3.update
+        update = tfdpg.TD3.update
 
     edited(saved, lambda description: description.update(agent=":Undecorated"))
     with pytest.raises(ValueError, match="takes_options"):
@@ -344,7 +351,7 @@ def test_it_trains_on_ray_from_a_script(tmp_path):
         from tests.agents.roster import SMALL
         from tests.distributed.environments import counter
 
-        exec(open(sys.argv[1]).read().partition("def main")[0])
+        exec(open(sys.argv[1]).read())
         ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=128 << 20, log_to_driver=False)
         agent = ConservativeTD3(counter(), **SMALL)
         options = dict(epochs=1, steps_per_epoch=60, actors=2, chunk=10, verbose=0)
@@ -360,19 +367,90 @@ def test_it_trains_on_ray_from_a_script(tmp_path):
     assert done.returncode == 0 and "trained" in done.stdout, done.stderr
 
 
-@pytest.mark.slow
-def test_the_example_trains_saves_and_exports(tmp_path, capsys):
-    conservative_td3.main(str(tmp_path), 400, **QUICK)
-    policy = tfdpg.load(tmp_path / "model")
-    agent = tfdpg.load_agent(tmp_path / "agent", trusted=True)
-    observation = np.array([1.0, 0.0, 0.5], np.float32)
-    np.testing.assert_allclose(policy(observation), agent.predict(observation), rtol=1e-4, atol=1e-5)
-    assert "<ConservativeTD3 on Pendulum-v1" in capsys.readouterr().out
+BATCH = TransitionBatch(
+    *(tf.constant(RNG.uniform(-1, 1, (4, n)), tf.float32) for n in (2, 1)),
+    *(tf.constant(RNG.uniform(0, 1, 4), tf.float32) for _ in range(2)),
+    tf.ones(4),
+    tf.constant(RNG.normal(size=(4, 2)), tf.float32),
+)
 
 
-def test_the_example_is_short_and_the_page_quotes_it():
-    assert len(Path(conservative_td3.__file__).read_text().splitlines()) <= 120
-    lines, originals = formatted("examples/conservative_td3.py"), formatted("tfdpg/agents/td3.py")
-    quoted = [line for fence in fences("docs/changing-a-loss.md", "diff") for line in fence.code.splitlines()]
-    assert {line for line in quoted if line[1:] not in (originals if line[0] == "-" else lines)} == set()
-    assert {line[0] for line in quoted} == set("+- ")
+def test_redq_takes_the_smaller_value_of_two_random_target_critics_and_the_mean_of_all():
+    agent = REDQ(RandomWalk(), **QUICK, policy_delay=1)
+    drawn = [agent.next_critics(tf.constant(i, tf.int64)).indices.numpy().tolist() for i in range(1, 40)]
+    assert {len({*each}) for each in drawn} == {2} and {i for each in drawn for i in each} == set(range(10))
+    pi, networks = agent.networks["pi"], [agent.networks[f"q{i}"] for i in range(1, 11)]
+    counter = tf.constant(1, tf.int64)
+    inputs = [BATCH.next_observation, agent.target_action(BATCH, counter)]
+    smallest = np.minimum(*(agent.targets[f"q{i + 1}"](inputs) for i in drawn[0]))
+    target = BATCH.reward + BATCH.discount * smallest
+    expected = sum(np.square(target - q([BATCH.observation, BATCH.action])) for q in networks)
+    measured = agent.update(BATCH, counter)
+    np.testing.assert_allclose(measured["loss_q"], expected, rtol=1e-4)
+    np.testing.assert_allclose(
+        agent.policy_loss(BATCH),
+        -np.mean([q([BATCH.observation, pi(BATCH.observation)]) for q in networks], axis=0),
+        rtol=1e-4,
+    )
+    with pytest.raises(ValueError, match="`subset` must not be larger than `critics`.*subset=3, critics=2"):
+        REDQ(RandomWalk(), critics=2, subset=3)
+
+
+def test_a_subclass_with_ten_critics_is_trained_saved_loaded_and_exported(tmp_path):
+    agent = REDQ(RandomWalk(), **QUICK | {"gradient_steps": 2, "update_every": 1})
+    history = agent.fit(RandomWalk(), epochs=1, steps_per_epoch=15, verbose=0).history
+    names = tuple(f"q{i}" for i in range(1, 11))
+    assert agent.updates == 2 * 5 and {*names} <= history.keys()
+    agent.save(tmp_path / "agent")
+    agent = tfdpg.load_agent(tmp_path / "agent", agent_class=REDQ)
+    policy = tfdpg.load(agent.export(tmp_path / "model"))
+    assert policy.critics == names and policy.metadata["critics"] == 10
+    assert "q10" in dir(policy) and not hasattr(policy, "q11")
+    actions, *values = policy.pi_and_q(OBSERVATIONS)
+    for name, found in zip(names, values, strict=True):
+        expected = agent.networks[name]([OBSERVATIONS, actions])
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(policy.q3(OBSERVATIONS, actions), values[2], rtol=1e-5)
+    with pytest.raises(ValueError, match="`name` must be one of q1, .*Received: name='v'"):
+        policy.value("v", OBSERVATIONS, actions)
+
+
+def test_the_weight_of_cloning_rises_where_the_policy_is_further_from_the_data_than_it_may():
+    near, far = (TD3BC(RandomWalk(), **QUICK, distance=each, weight_lr=0.1, policy_delay=1) for each in (1e-3, 9.0))
+    pi, q1 = near.networks["pi"], near.networks["q1"]
+    action = pi(BATCH.observation)
+    distance = np.mean(np.square(action - BATCH.action), axis=-1)
+    value = q1([BATCH.observation, action]).numpy()
+    np.testing.assert_allclose(near.policy_loss(BATCH), distance - value / np.abs(value).mean(), rtol=1e-4)
+    weights = []
+    for agent in (near, far):
+        measured = [agent.update(BATCH, tf.constant(i, tf.int64))["weight"] for i in (1, 2)]
+        np.testing.assert_array_equal(measured[0], np.ones(4))
+        weights.append(float(measured[1][0]))
+    np.testing.assert_allclose(weights, np.exp([0.1, -0.1]), rtol=1e-3)  # Adam's first step is the learning rate
+    with pytest.raises(TypeError, match="bc_weight"):
+        TD3BC(RandomWalk(), bc_weight=1.0)
+
+
+def code_lines(path):
+    """The lines of a file that are neither blank, nor comments, nor docstrings."""
+    source = (ROOT / path).read_text()
+    texts = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr) and _is_text(node.value)]
+    docs = {line for node in texts for line in range(node.lineno, node.end_lineno + 1)}
+    lines = enumerate(source.splitlines(), 1)
+    return sum(bool(line.strip()) and not line.strip().startswith("#") and i not in docs for i, line in lines)
+
+
+def _is_text(value):
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+@pytest.mark.parametrize("name, lines", [("conservative_td3", 20), ("redq", 45), ("td3_bc", 45), ("sac", 90)])
+def test_the_examples_are_short(name, lines):
+    assert code_lines(f"examples/{name}.py") <= lines
+
+
+def test_the_page_quotes_the_examples():
+    examples = {line for name in ("conservative_td3", "redq", "td3_bc") for line in formatted(f"examples/{name}.py")}
+    quoted = [line for fence in fences("docs/changing-a-loss.md", "py") for line in fence.code.splitlines()]
+    assert len(quoted) > 50 and {line for line in quoted if line not in examples} == set()

@@ -191,8 +191,14 @@ def test_public_names():
         tfdpg.PPO  # noqa: B018
 
 
-GENERIC = ("training", "tuning", "distributed", "cli", "diagnosis", "plotting")
-"""The parts that know the metrics and networks of an algorithm from its declaration, or from the files of a run."""
+FORMAT = {file: ["pi"] for part in ("export", "exported", "formats", "serve") for file in files(part)}
+FORMAT[PACKAGE / "export/signatures.py"] += ["q1", "q2"]
+FORMAT[PACKAGE / "formats/c_header.py"] += ["v"]  # of the names of C arrays, `v1`
+"""What every export has: the signature `pi`, which clients know by name as they know its input `x`, and `q1` and `q2`,
+whose names stand in one place."""
+GENERIC = (*"training tuning distributed cli diagnosis plotting export exported formats serve".split(),)
+"""The parts that know the metrics and networks of an algorithm from its declaration, or from the files of a run or an
+export."""
 OWNED = re.compile(r"\bq(\d|\\d)|\bloss_|\btd_error\b")
 """Names of metrics and critics, which also occur within longer texts."""
 
@@ -210,7 +216,7 @@ def literals(source):
 
 def declared_metrics():
     calls = [node for file in files("agents") for node in ast.walk(ast.parse(file.read_text())) if _makes_metric(node)]
-    return {call.args[0].value for call in calls}
+    return {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
 
 
 def _makes_metric(node):
@@ -224,14 +230,12 @@ def owned(source):
 
 
 def test_generic_parts_know_no_metric_or_network_by_name():
-    found = [
-        f"{file}: {owned(file.read_text())}" for part in GENERIC for file in files(part) if owned(file.read_text())
-    ]
-    assert not found
+    names = {file: set(owned(file.read_text())) for part in GENERIC for file in files(part)}
+    assert not {file: found for file, found in names.items() if found - {*FORMAT.get(file, [])}}
 
 
 def test_a_metric_or_network_known_by_name_is_found():
-    assert declared_metrics() >= {"loss_q", "loss_pi", "loss_encoder", "q1", "q2", "td_error", "entropy"}
+    assert declared_metrics() >= {"loss_q", "loss_pi", "loss_encoder", "td_error", "entropy", "v"}
     found = "'q2' in x", "f'(q1 is {y})'", "x.q1 = 0", "x.startswith('loss_')", "d['pi']", "x = r'q\\d+'", "x = 'kl'"
     for source in found:
         assert owned(source), source

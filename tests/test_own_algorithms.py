@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import re
 from typing import Any
 
@@ -11,13 +12,12 @@ import numpy as np
 import pytest
 
 import tfdpg
-from examples.conservative_td3 import ConservativeTD3Options
 from tests.agents.roster import EAGER, SMALL, fit_briefly
 from tests.environments import Counter
 from tests.training.test_callbacks import scalars
 from tests.training.test_diagnosis import BROKEN, GAMMA
 from tfdpg import cli
-from tfdpg.agents.declarations import deterministic
+from tfdpg.agents.declarations import actor_critic
 from tfdpg.agents.options import OffPolicyOptions, TD3Options
 from tfdpg.components import Component, polyak, run_if
 from tfdpg.diagnosis import checks
@@ -28,7 +28,6 @@ from tfdpg.options import takes_options
 from tfdpg.ranges import NonNegative
 from tfdpg.training.callbacks import ProgressLogger
 
-CRITICS = tuple(f"q{i}" for i in range(1, 11))
 METRICS = tfdpg.Metric("loss_q"), tfdpg.Metric("q1", spread=True), tfdpg.Metric("td_error", priority=True)
 
 
@@ -48,7 +47,7 @@ class Renamed(tfdpg.Agent):
             tfdpg.Metric("second_value", spread=True, shown=False),
             tfdpg.Metric("surprise", priority=True),
         ]
-        return deterministic(spec, options, ("q1", "q2"), polyak(options.polyak), metrics)
+        return dataclasses.replace(actor_critic(spec, options, polyak(options.polyak)), metrics=metrics)
 
     def update(self, batch, counter):
         critics = [self.networks["q1"], self.networks["q2"]]
@@ -72,43 +71,10 @@ class Renamed(tfdpg.Agent):
         return cost
 
 
-class TenCriticsOptions(ConservativeTD3Options, group="objects"):
-    """The options, with a field for each critic."""
-
-    q3: Any = None
-    q4: Any = None
-    q5: Any = None
-    q6: Any = None
-    q7: Any = None
-    q8: Any = None
-    q9: Any = None
-    q10: Any = None
-
-
-class TenCritics(tfdpg.Agent):
-    """An agent with the critics `q1` to `q10`, which learn from the smallest of their targets."""
-
-    @takes_options(TenCriticsOptions)
-    def __init__(self, env: Any, options: Any):
-        super().__init__(env, options, self.declare)
-
-    @staticmethod
-    def declare(spec, options):
-        return deterministic(spec, options, CRITICS, polyak(options.polyak), METRICS)
-
-    def update(self, batch, counter):
-        action = batch.ask_next(self.targets["pi"])
-        target = batch.reward + batch.discount * smallest([batch.ask_next(self.targets[q], action) for q in CRITICS])
-        with self.minimize(*CRITICS) as step:
-            values = [flat_values(batch.ask(self.networks[q], batch.action)) for q in CRITICS]
-            losses = [keras.ops.square(target - value) for value in values]
-            step(*[batch.mean(loss) for loss in losses])
-        self.update_copies(counter)
-        return {"loss_q": sum(losses), "q1": values[0], "td_error": keras.ops.abs(target - values[0])}
-
-
 class OneCriticOptions(OffPolicyOptions, without=("critics", "q2")):
     """The options of an agent with one critic; its update does not read all of them."""
+
+    critics = 1
 
     loss_weight: NonNegative = 1.0
     """weight of the loss."""
@@ -123,7 +89,7 @@ class OneCritic(tfdpg.Agent):
 
     @staticmethod
     def declare(spec, options):
-        return deterministic(spec, options, ["q1"], polyak(options.polyak), METRICS)
+        return dataclasses.replace(actor_critic(spec, options, polyak(options.polyak)), metrics=METRICS)
 
     def update(self, batch, counter):
         target = batch.reward + batch.discount * batch.ask_next(self.targets["q1"], batch.ask_next(self.targets["pi"]))
@@ -210,16 +176,9 @@ def test_metrics_may_have_any_names(tmp_path, capsys):
     assert drawn[0].axes[0].get_ylabel() == "cost of the actor"
 
 
-@pytest.mark.xfail(strict=True, raises=AttributeError, reason="An export has the critics q1 and q2 only.")
-def test_each_critic_of_an_export_has_a_signature(tmp_path):
-    agent = TenCritics(Counter(), **SMALL | EAGER)
-    policy = tfdpg.load(agent.export(tmp_path / "model"))
-    observation, action = np.ones(2, np.float32), np.ones(1, np.float32)
-    expected = agent.networks["q3"]([observation[None], action[None]])
-    np.testing.assert_allclose(getattr(policy, "q3")(observation, action), np.ravel(expected), rtol=1e-5)  # noqa: B009
-
-
-@pytest.mark.parametrize("make, advised", [(TenCritics, False), (tfdpg.TD3, False), (tfdpg.DDPG, True)])
+@pytest.mark.parametrize(
+    "make, advised", [(functools.partial(tfdpg.TD3, critics=10), False), (tfdpg.TD3, False), (tfdpg.DDPG, True)]
+)
 def test_two_critics_are_advised_to_agents_with_one(make, advised):
     agent = make(Counter(), **SMALL | EAGER)
     evidence = collect(agent, Counter(), 1, 0, 10, {})

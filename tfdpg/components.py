@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Never
 
 import keras
@@ -39,6 +40,7 @@ __all__ = [
     "UpdateRule",
     "adam",
     "clipped_policy_loss",
+    "critics",
     "every",
     "on_request",
     "policy_loss",
@@ -93,6 +95,32 @@ class Component:
     name: str
     build: Callable[[Context], keras.Model]
     given: keras.Model | None = None
+
+
+def critics(
+    name: str,
+    n: int,
+    build: Callable[[str], Callable[[Context], keras.Model]],
+    given: Mapping[str, keras.Model | None] = MappingProxyType({}),
+) -> list[Component]:
+    """Return n critics of one kind, the components `name`1 to `name`n.
+
+    `tfdpg.networks.Critics` calls them together in an update.
+
+    Args:
+        name: the name without number, such as "q".
+        n: the number of critics, at least 1.
+        build: makes the function that builds a critic from its name, such as
+            `functools.partial(critic_network, options)`.
+        given: the user's own models by name.
+
+    Example:
+        ```python
+        components = [Component("pi", policy_network(options)), *critics("q", 10, partial(critic_network, options))]
+        ```
+    """
+    names = [f"{name}{i}" for i in range(1, positive_int("n", n) + 1)]
+    return [Component(each, build(each), given.get(each)) for each in names]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -567,8 +595,9 @@ class Networks:
     def minimize(self, *names: str) -> contextlib.AbstractContextManager[Callable[..., None]]:
         """Take one step of one or more optimizers, on the weights of their components and on no others.
 
-        `step` takes a loss `[]` for each optimizer. The losses may have parts in common; each has its own gradient
-        tape. Regularisation losses of the networks are added. The optimizers step at the end of the block.
+        `step` takes a loss `[]` for each optimizer; or one loss for all, `[]` or `[n]`, of which each optimizer makes
+        the sum smaller by the weights of its components. The losses may have parts in common; each optimizer has its
+        own gradient tape. Regularisation losses of the networks are added. The optimizers step at the end of the block.
 
         Args:
             names: the names of optimizers in `Declaration.optimizers`.
@@ -579,8 +608,8 @@ class Networks:
         Example:
             ```python
             with self.minimize("q1", "q2") as step:
-                values = [flat_values(batch.ask(self.networks[name], batch.action)) for name in ("q1", "q2")]
-                step(*[batch.mean(td_loss(value, target)) for value in values])
+                values = batch.ask(Critics.of("q", self.networks), batch.action)
+                step(batch.mean(tf.square(target - values)))
             ```
         """
         trained = [
@@ -743,7 +772,8 @@ def minimize(*trained: Trained) -> Iterator[Callable[..., None]]:
         with minimize(([critic], optimizer)) as step:
             step(tf.reduce_mean(td_loss(critic([observation, action]), target)))
 
-    `step` takes a loss for each optimizer. The losses may have parts in common; each has a gradient tape of its own.
+    `step` takes a loss for each optimizer, or one loss for all, `[]` or `[n]`, of which each makes the sum smaller. The
+    losses may have parts in common; each has a gradient tape of its own, which follows only its networks.
     The networks' own losses (regularizers; for a single network those of `add_loss`, too) are added. The optimizers'
     steps are taken at the end of the block.
 
@@ -754,8 +784,8 @@ def minimize(*trained: Trained) -> Iterator[Callable[..., None]]:
         steps = [stack.enter_context(_Step(networks, optimizer)) for networks, optimizer in trained]
 
         def step(*losses: tf.Tensor) -> None:
-            for one, loss in zip(steps, losses, strict=True):
-                one.minimize(loss)
+            for one, loss in zip(steps, losses * len(steps) if len(losses) == 1 else losses, strict=True):
+                one.minimize(tf.reduce_sum(loss))
 
         yield step
 

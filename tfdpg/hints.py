@@ -48,8 +48,8 @@ OTHER_PLACES = {
 
 _HER = 'Hindsight experience replay (HER) is the option `her` of DDPG, TD3, D4PG and TD7, such as her="future".'
 _LOSSES = (
-    "The losses belong to the algorithm and are not options. docs/changing-a-loss.md shows how to change one in a copy "
-    "of the algorithm's file."
+    "The losses belong to the algorithm and are not options. docs/changing-a-loss.md shows how to change one in a "
+    "subclass."
 )
 _REPLAY_BUFFER = (
     "The class of the replay buffer is fixed. `replay_size` says how large it is; `replay` and `n_step` of DDPG, TD3, "

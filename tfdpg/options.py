@@ -413,7 +413,8 @@ def takes_options(
 
     The decorated function has two arguments and then the options: `__init__(self, env, options)`. Its new signature
     lists the options, and so does its docstring in place of the line `options: ...`. Its attribute `options_class` is
-    the class of the options, which `load_agent` needs.
+    the class of the options, which `load_agent` needs. The constructor of a subclass, whose options inherit from these,
+    passes its own options on: `super().__init__(env, options)`.
 
     Args:
         kind: the class of the options, a subclass of `Options`.
@@ -446,6 +447,8 @@ def takes_options(
 
         @functools.wraps(function)
         def with_options(*args: Any, **kwargs: Any) -> Any:
+            if len(args) > len(first) and isinstance(args[-1], cast(Any, kind)) and not kwargs:
+                return cast(Any, function)(*args)  # from the constructor of a subclass
             try:
                 bound = signature.bind(*args, **kwargs).arguments
             except TypeError as error:

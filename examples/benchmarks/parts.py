@@ -172,6 +172,24 @@ def in_turns(env: Any, agents: dict[str, Any]) -> dict[str, float]:
     return numbers
 
 
+def critics() -> dict[str, float]:
+    """Measure the milliseconds of an update of TD3 with two and with ten critics, including sampling."""
+    import gymnasium as gym
+
+    import tfdpg
+
+    env = gym.make("HalfCheetah-v5")
+    numbers: dict[str, float] = {}
+    for units, batch in ((64, 64), (256, 256)):
+        options = {"hidden_units": (units, units), "batch_size": batch}
+        agents = {f"{n} critics": tfdpg.TD3(env, critics=n, **options) for n in (2, 10)}
+        speeds = in_turns(env, {"TD3": agents["2 critics"], "ten": agents["10 critics"]})
+        two, ten = 1000 / speeds["TD3, updates/s"], 1000 / speeds["ten, updates/s"]
+        where = f"{units}x{units}, batch {batch}"
+        numbers |= {f"2 critics, {where}, ms": two, f"10 critics, {where}, ms": ten, f"ratio, {where}": ten / two}
+    return numbers
+
+
 def vector_envs() -> dict[str, float]:
     """Measure the environment steps per second on Ant-v5 without updates: one environment, and eight in processes."""
     import gymnasium as gym
@@ -209,6 +227,7 @@ PARTS = {
     "share": share,
     "updates": updates,
     "normalized": normalized,
+    "critics": critics,
     "vector_envs": vector_envs,
 }
 

@@ -129,9 +129,9 @@ def test_of_two_critics_the_distribution_with_the_smaller_mean_is_the_target():
     chosen = means.argmin(axis=0)
     assert set(chosen) == {0, 1}
     np.testing.assert_allclose(agent.smaller(*tf.constant(both, tf.float32)), both[chosen, np.arange(2)], rtol=1e-5)
-    before = [network.get_weights()[0].copy() for network in (agent.q1, agent.q2)]
+    before = [network.get_weights()[0].copy() for network in (agent.networks["q1"], agent.networks["q2"])]
     agent.update(BATCH, tf.constant(1, tf.int64))
-    for old, network in zip(before, (agent.q1, agent.q2), strict=True):
+    for old, network in zip(before, (agent.networks["q1"], agent.networks["q2"]), strict=True):
         assert not np.array_equal(old, network.get_weights()[0])
 
 
@@ -145,7 +145,7 @@ def test_a_mixture_learns_a_discrete_distribution():
     step = tf.function(agent.update)
     for i in range(1, 2500):
         step(batch, tf.constant(i, tf.int64))
-    output = agent.q1([tf.zeros((1, 1)), tf.zeros((1, 1))])
+    output = agent.networks["q1"]([tf.zeros((1, 1)), tf.zeros((1, 1))])
     np.testing.assert_allclose(agent.head.mean(output), [0.75], atol=0.1)
     quantiles = agent.head.quantiles(output, tf.constant([0.1, 0.2, 0.4, 0.9]))
     np.testing.assert_allclose(quantiles, [[-3, -3, 2, 2]], atol=0.3)
@@ -213,7 +213,7 @@ def assert_many_equal_one_by_one(one, many):
 @pytest.mark.parametrize("kind", HEADS)
 def test_heads_share_one_interface(kind):
     agent = tfdpg.D4PG(Identity(), critic=kind, **SMALL)
-    output = agent.q1([tf.zeros((4, 1)), tf.ones((4, 1))])
+    output = agent.networks["q1"]([tf.zeros((4, 1)), tf.ones((4, 1))])
     head = agent.head
     described = agent.head.describe(output)
     assert head.mean(output).shape == (4,) and head.cvar(output, tf.constant([0.1, 0.9])).shape == (4, 2)
@@ -248,7 +248,7 @@ def test_the_range_comes_from_the_returns_seen():
     margin = 0.1 * (max(extremes) - min(extremes))
     np.testing.assert_allclose([low, high], [min(extremes) - margin, max(extremes) + margin], rtol=1e-5)
     logs = agent.learn(updates=2)
-    for network in (agent.q1, agent.targets["q1"]):
+    for network in (agent.networks["q1"], agent.targets["q1"]):
         np.testing.assert_allclose(head_of(network).atoms.numpy()[[0, -1]], [low, high], rtol=1e-6)
     assert logs["v_min"] == pytest.approx(low, rel=1e-5) and logs["v_max"] == pytest.approx(high, rel=1e-5)
     agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)

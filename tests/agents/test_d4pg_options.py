@@ -26,7 +26,7 @@ from tfdpg.networks import Categorical, Mixture, Value
         ({"v_min": 1e8, "v_max": 1e8 + 1}, "that differ in float32"),
         ({"critic": "mixture", "min_stddev": 0.0}, "`min_stddev` must be a number above 0"),
         ({"beta_steps": 10}, "`beta_steps` does .*where `beta` is 1"),
-        ({"critics": 3}, "`critics` must be 1 or 2"),
+        ({"critics": 0}, "`critics` must be a positive integer"),
         ({"clip_action_gradient": 0.0}, "`clip_action_gradient` must .*above 0"),
         ({"torso": "resnet"}, '`torso` must be "mlp", .* "two_branch"'),
         ({"torso": "two_branch"}, "needs a Dict space with at least two"),

@@ -78,7 +78,7 @@ def random_batch(seed, size=8):
 def test_one_joint_pass_uses_joint_statistics_and_updates_them_once():
     agent = tfdpg.TD3("Pendulum-v1", **SMALL | CROSSQ)
     batch = random_batch(0)
-    q = agent.q1
+    q = agent.networks["q1"]
     next_action = tf.constant(np.random.default_rng(1).uniform(-2, 2, (8, 1)), tf.float32)
     parts = [batch.observation, batch.next_observation], [batch.action, next_action]
     whole = q([tf.concat(part, axis=0) for part in parts], training=True)
@@ -94,8 +94,8 @@ def test_one_joint_pass_uses_joint_statistics_and_updates_them_once():
 def test_an_update_of_crossq_equals_the_written_out_gradient():
     agent = tfdpg.TD3("Pendulum-v1", **SMALL | CROSSQ | {"q_optimizer": SGD, "beta_1": 0.9})
     batch = random_batch(0)
-    action_t = agent.smoothed_action(batch, tf.constant(1, tf.int64))
-    critics = [agent.q1, agent.q2]
+    action_t = agent.target_action(batch, tf.constant(1, tf.int64))
+    critics = [agent.networks["q1"], agent.networks["q2"]]
     start = [q.get_weights() for q in critics]
     x = tf.concat([batch.observation, batch.next_observation], axis=0)
     a = tf.concat([batch.action, action_t], axis=0)
@@ -149,7 +149,7 @@ def test_recurrent_agents_work_without_target_networks():
     env = gym.make("Pendulum-v1")
     agent = tfdpg.TD3(env, **SMALL | memory, target_networks=False)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=30)
-    before = agent.q1.get_weights()
+    before = agent.networks["q1"].get_weights()
     assert np.isfinite(agent.learn(updates=2)["loss"]) and agent.targets == {}
     assert all(np.isfinite(w).all() for w in agent.get_weights())
-    assert any(not np.array_equal(a, b) for a, b in zip(before, agent.q1.get_weights(), strict=True))
+    assert any(not np.array_equal(a, b) for a, b in zip(before, agent.networks["q1"].get_weights(), strict=True))

@@ -44,10 +44,27 @@ def test_with_one_critic_it_is_delayed_ddpg():
     action = np.clip(PI * S2 + np.clip(noise, -1, 1), -1, 3)
     target = R + D * (Q1[0] * S2 + Q1[1] * action)
     np.testing.assert_allclose(measured["loss_q"], (Q1[0] * S + Q1[1] * A - target) ** 2, rtol=1e-4)
-    np.testing.assert_array_equal(measured["q1"], measured["q2"])
-    for options in ({"q2": agent.q1}, {"policy_gradient": "min"}):
+    assert [metric.name for metric in agent.metrics] == ["loss_q", "loss_pi", "q1", "td_error"]
+    for options in ({"q2": agent.networks["q1"]}, {"policy_gradient": "min"}):
         with pytest.raises(ValueError, match="needs? two critics"):
             tfdpg.TD3(SPEC, critics=1, **options)
+
+
+def test_three_critics_learn_from_the_smallest_of_their_targets():
+    agent = tfdpg.TD3(SPEC, critics=3, hidden_units=(4,), batch_size=2, policy_gradient="min", jit_compile=False)
+    expected = agent.networks["q3"]([BATCH.observation, BATCH.action]).numpy()
+    action = agent.target_action(BATCH, tf.constant(1, tf.int64))
+    value = np.min([q([BATCH.next_observation, action]) for name, q in agent.targets.items() if name != "pi"], axis=0)
+    before = agent.networks["q3"].get_weights()
+    measured = agent.update(BATCH, tf.constant(1, tf.int64))
+    assert set(measured) == {"loss_q", "loss_pi", "q1", "q2", "q3", "td_error"}
+    np.testing.assert_allclose(measured["q3"], expected, rtol=1e-5)
+    errors = np.abs(R + D * value - [measured[name] for name in ("q1", "q2", "q3")])
+    np.testing.assert_allclose(measured["td_error"], errors.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(measured["loss_q"], (errors**2).sum(axis=0), rtol=1e-5)
+    assert not np.array_equal(before[0], agent.networks["q3"].get_weights()[0])
+    with pytest.raises(ValueError, match="for one or two critics. Received: critics=3"):
+        tfdpg.TD3(SPEC, critics=3, q1=agent.networks["q1"], q2=agent.networks["q2"])
 
 
 def test_with_lap_priorities_come_from_the_larger_error_and_the_loss_is_hubers():
@@ -94,7 +111,7 @@ def test_a_critic_with_custom_basis_functions_is_fitted():
     update = tf.function(agent.update, autograph=False)
     for i in range(1, 400):
         update(batch, tf.constant(i, tf.int64))
-    np.testing.assert_allclose(agent.q1.get_weights()[0][:, 0], [2, -1, 0.5], atol=0.02)
+    np.testing.assert_allclose(agent.networks["q1"].get_weights()[0][:, 0], [2, -1, 0.5], atol=0.02)
 
 
 def test_policy_gradient_min_maximises_the_smaller_critic():

@@ -60,7 +60,7 @@ def test_the_interactive_session_has_the_output_of_the_agent(tmp_path):
     exec(compile(code, "serving.md", "exec"), names)
     actions = names["run"]("pi", x=observations)
     np.testing.assert_allclose(actions, agent.predict(observations), rtol=1e-4, atol=1e-5)
-    for name, network in (("q1", agent.q1), ("q2", agent.q2)):
+    for name, network in (("q1", agent.networks["q1"]), ("q2", agent.networks["q2"])):
         values = names["run"](name, x=observations, a=actions)
         np.testing.assert_allclose(values, network([observations, actions]), rtol=1e-4, atol=1e-5)
     names["session"].close()

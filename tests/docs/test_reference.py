@@ -108,7 +108,7 @@ def test_the_reference_has_what_the_pages_use():
     text = "\n".join(PAGES[page] for page in REFERENCE)
     missing = {name for name in used if id(references._imported(name)) not in objects}
     assert {name for name in missing if f"`{name.rpartition('.')[2]}`" not in text and name not in text} == set()
-    assert len(used) > 30
+    assert len(used) > 15
 
 
 def test_pages_import_from_the_packages_of_tfdpg_and_not_from_modules_inside_them():

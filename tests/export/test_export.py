@@ -179,7 +179,7 @@ def test_every_observation_space_is_served_raw(space, tmp_path):
     tensors = networks.unpack_observation(spec, packed)
     for name in ("q1", "q2"):
         values = getattr(policy, name)(observations, actions)
-        np.testing.assert_allclose(values, agent.q1([tensors, tf.constant(actions)]), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(values, agent.networks["q1"]([tensors, tf.constant(actions)]), rtol=1e-4, atol=1e-5)
     assert np.shape(policy.q1(observation, action)) == ()
     assert policy.metadata["scores"] == {"return": 1.5}
 

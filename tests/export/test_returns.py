@@ -52,7 +52,7 @@ def test_the_mean_is_q1_and_the_risk_measures_are_consistent(kind, exported):
 def test_categorical_by_hand(exported):
     agent, directory = exported("categorical")
     z = tfdpg.load(directory).z(X, A, [0.25])
-    logits = agent.q1([X, A]).numpy()
+    logits = agent.networks["q1"]([X, A]).numpy()
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     atoms = np.linspace(-200, 10, 11)
     np.testing.assert_allclose(z["probs"], probs, rtol=1e-4)

@@ -52,8 +52,8 @@ MUTATIONS = (
     (
         "the critic's loss has no weight",
         "networks/tensors.py",
-        "tf.reduce_mean(self.weight * losses)",
-        "tf.reduce_mean(losses)",
+        "tf.reduce_mean(self.weight * losses, axis=-1)",
+        "tf.reduce_mean(losses, axis=-1)",
         (*TD3, *D4PG),
     ),
     ("the policy goes down the critic", "components.py", "return -q\n", "return q\n", (*TD3, *DDPG)),
@@ -193,8 +193,8 @@ MUTATIONS = (
     (
         "td7: the policy maximises the first critic",
         "agents/td7.py",
-        "for q in self.critics], axis=-1)",
-        "for q in self.critics[:1]], axis=-1)",
+        "batch.ask(self.critics, action, zsa, zs)",
+        "batch.ask(self.critics[:1], action, zsa, zs)",
         TD7,
     ),
     (

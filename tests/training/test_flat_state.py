@@ -119,7 +119,7 @@ def test_variables_that_were_changed_between_two_calls_of_fit_count(flat):
     agents = [TD3(RandomWalk(), update_every=1) for _ in range(2)]
     for agent, train in zip(agents, (fit, train_in_own_loop), strict=True):
         train(agent)
-        agent.q1.trainable_variables[0].assign(np.full((3, 4), 0.1))
+        agent.networks["q1"].trainable_variables[0].assign(np.full((3, 4), 0.1))
         train(agent)
     assert_same(*agents)
 
@@ -169,7 +169,7 @@ def test_updates_that_are_held_back_are_made_before_anything_is_saved_and_may_di
     agent.replay.segment(0, agent.replay.added)["rows"][:, -1] = np.nan  # the rewards, in a view of the buffer
     with pytest.raises(FloatingPointError, match="`q1`"), agent.learner.flat_state(is_allowed=True):
         assert agent.learner.run_update_phase(1, may_hold=True) == {}
-    assert agent.updates == int(agent.counter) == 8 and np.isnan(agent.q1.get_weights()[0]).any()
+    assert agent.updates == int(agent.counter) == 8 and np.isnan(agent.networks["q1"].get_weights()[0]).any()
     assert not agent.learner._is_flat
 
 

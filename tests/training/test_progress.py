@@ -16,7 +16,7 @@ import pytest
 import tfdpg
 from tests.agents.roster import EAGER, SMALL
 from tests.environments import Counter
-from tfdpg.agents import td3
+from tfdpg.agents.declarations import metrics
 from tfdpg.training.callbacks.progress import ProgressBar, format_duration, format_number, resolve
 
 MEANS = ("return", "episode_length", "loss_q", "loss_pi", "q1")
@@ -126,7 +126,7 @@ def bar_of(output, monkeypatch):
     """What is drawn and printed of an epoch of 20 steps."""
     monkeypatch.setattr("sys.stdout", output)
     bar = ProgressBar()
-    bar.set_model(types.SimpleNamespace(metrics=td3.METRICS))
+    bar.set_model(types.SimpleNamespace(metrics=metrics(["q1", "q2"])))
     bar.set_params({"epochs": 1, "steps": 20, "verbose": 1})
     bar.on_train_begin()
     bar.on_epoch_begin(0)

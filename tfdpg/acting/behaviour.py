@@ -14,7 +14,8 @@ class Exploration(Protocol):
     """Turn the outputs of a policy network, `[num_envs, n]`, into actions and the values stored with them.
 
     A stored step is one row per sub-environment: the action first, then values such as the parameters of the
-    distribution that the action was sampled from.
+    distribution that the action was sampled from. A subclass has `step_width`, `explore` and `greedy`, and inherits an
+    exploration without state whose noise has the factor 1.
 
     Attributes:
         step_width: number of columns of a stored step.
@@ -24,11 +25,12 @@ class Exploration(Protocol):
 
     @property
     def state(self) -> np.ndarray:
-        """The state of stateful noise, `[num_envs, n]`."""
-        ...
+        """The state of noise that is correlated in time, `[num_envs, n]`; an empty array if there is none."""
+        return np.zeros((0, 1), np.float32)
 
     @state.setter
-    def state(self, state: np.ndarray) -> None: ...
+    def state(self, state: np.ndarray) -> None:
+        pass
 
     def factor(self, step: int) -> float:
         """Return the factor of the exploration noise, at least 0, which `explore` receives.
@@ -36,7 +38,7 @@ class Exploration(Protocol):
         Args:
             step: the number of environment steps so far.
         """
-        ...
+        return 1.0
 
     def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
         """Choose exploratory actions.
@@ -68,7 +70,6 @@ class Exploration(Protocol):
         Args:
             ended: whether the episode of each sub-environment ended, bool `[num_envs]`.
         """
-        ...
 
     def at_scale(self, scale: float | None) -> "Exploration":
         """Return a copy for another process.
@@ -77,9 +78,9 @@ class Exploration(Protocol):
             scale: standard deviation of the noise as a fraction of the action scale; None keeps the scale.
 
         Raises:
-            ValueError: This exploration does not add noise to actions.
+            ValueError: This exploration does not work in other processes.
         """
-        ...
+        return self
 
 
 class BehaviourPolicy:

@@ -4,6 +4,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from tfdpg.acting.behaviour import Exploration
 from tfdpg.acting.outputs import most_probable
 from tfdpg.spec import Spec
 
@@ -13,7 +14,13 @@ WITHOUT_NOISE = (
 )
 
 
-class CategoricalSampling:
+class _Sampling(Exploration):
+    def at_scale(self, scale: float | None) -> NoReturn:
+        """Raise `ValueError`: there is no noise to scale."""
+        raise ValueError(WITHOUT_NOISE)
+
+
+class CategoricalSampling(_Sampling):
     """Sample discrete actions; a stored step is [action, probabilities].
 
     A greedy step is stored with probability 1 for its action.
@@ -23,11 +30,6 @@ class CategoricalSampling:
         self._first = float(spec.low[0])
         self._actions = spec.actions or 0
         self.step_width = 1 + self._actions
-        self.state = np.zeros((0, 1), np.float32)
-
-    def factor(self, step: int) -> float:
-        """Return 1: the policy itself determines how much it explores."""
-        return 1.0
 
     def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
         """Sample an action for each row of probabilities; returns `[num_envs, 1 + actions]`."""
@@ -44,15 +46,8 @@ class CategoricalSampling:
         certain[index < 0] = np.nan
         return np.concatenate([index[:, None] + np.float32(self._first), certain], axis=1, dtype=np.float32)
 
-    def end(self, ended: np.ndarray) -> None:
-        """Do nothing: there is no noise state to reset."""
 
-    def at_scale(self, scale: float | None) -> NoReturn:
-        """Raise `ValueError`: there is no noise to scale."""
-        raise ValueError(WITHOUT_NOISE)
-
-
-class GaussianSampling:
+class GaussianSampling(_Sampling):
     """Sample actions from a Gaussian, without clipping; a stored step is [action, mean, standard deviation].
 
     A greedy step is stored as if the mean had been sampled.
@@ -68,11 +63,6 @@ class GaussianSampling:
         self._act_dim = spec.act_dim
         self._scale = np.float32(sigma) * spec.action_scale
         self.step_width = 3 * spec.act_dim
-        self.state = np.zeros((0, spec.act_dim), np.float32)
-
-    def factor(self, step: int) -> float:
-        """Return 1: the policy itself determines how much it explores."""
-        return 1.0
 
     def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
         """Sample an action for each row of means, or of means and deviations; returns `[num_envs, 3 act_dim]`."""
@@ -84,13 +74,6 @@ class GaussianSampling:
         """Choose the means, clipped to the box; returns `[num_envs, 3 act_dim]`."""
         loc, scale = self._parameters(output)
         return np.concatenate([np.clip(loc, self._spec.low, self._spec.high), loc, scale], axis=1)
-
-    def end(self, ended: np.ndarray) -> None:
-        """Do nothing: there is no noise state to reset."""
-
-    def at_scale(self, scale: float | None) -> NoReturn:
-        """Raise `ValueError`: there is no noise to scale."""
-        raise ValueError(WITHOUT_NOISE)
 
     def _parameters(self, output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         loc = output[:, : self._act_dim]

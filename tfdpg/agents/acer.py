@@ -6,8 +6,10 @@ sub-environments of a vector environment, in one synchronous update.
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any, final
 
+import keras
 import tensorflow as tf
 
 from tfdpg import export
@@ -83,7 +85,7 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
         behaviour=PolicySpec("pi"),
         evaluation=PolicySpec("pi", call=lambda observation, pi: policy.scores(pi(observation))),
         exploration=policy.exploration,
-        signatures=functools.partial(export.acer_signatures, spec, policy, critic, options.reward_scale),
+        signatures=functools.partial(signatures, spec, policy, critic, options.reward_scale),
         minibatches=Minibatches(
             replay=ReplayBuffer(
                 spec, size, options.replay_dir, spec.act_dim + width, has_windows=True, gamma=options.gamma
@@ -98,6 +100,34 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
         unused=unused_options(spec, options),
         updates_per_phase=1 + math.ceil(ratio),
     )
+
+
+def signatures(
+    spec: Spec,
+    policy: PolicyDistribution,
+    critic: ACERCritic,
+    reward_scale: float,
+    networks: Mapping[str, keras.Model],
+    evaluation: keras.Model,
+) -> dict[str, export.Signature]:
+    """The signatures of every agent, with values in units of the unscaled return; the value `v`; and `distribution`.
+
+    `pi(x) → pi` is the mode: a mean within the action bounds, `[batch, act_dim]`, or the most probable action, int64
+    `[batch]`. `v(x) → v` is `[batch]`. `distribution(x)` returns `probs` `[batch, actions]`, or `loc` and `scale`
+    `[batch, act_dim]`.
+    """
+    pi = networks["pi"]
+
+    def value(observation: Any) -> dict[str, tf.Tensor]:
+        return {"v": critic.v(networks, observation, pi(observation)) / reward_scale}
+
+    def action_value(observation: Any, a: tf.Tensor) -> tf.Tensor:
+        return critic.q(networks, observation, a, pi(observation)) / reward_scale
+
+    return export.single_step_signatures(spec, evaluation, {critic.names[0]: action_value}) | {
+        "v": export.Signature(value, {}),
+        "distribution": export.Signature(lambda observation: policy.describe(pi(observation)), {}),
+    }
 
 
 def acer_policy_and_critic(spec: Spec, options: ACEROptions) -> tuple[PolicyDistribution, ACERCritic]:

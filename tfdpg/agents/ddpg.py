@@ -4,35 +4,30 @@ Source: Lillicrap et al. 2016, "Continuous control with deep reinforcement learn
 skrl's, the schedule and its defaults Spinning Up's.
 """
 
-from typing import Any, final
+from typing import Any
 
 import tensorflow as tf
 
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.declarations import deterministic, td_losses
+from tfdpg.agents.declarations import actor_critic, td_losses
 from tfdpg.agents.options import DDPGOptions
-from tfdpg.components import Declaration, Metric, policy_loss, polyak
+from tfdpg.components import Declaration, policy_loss, polyak
 from tfdpg.losses import td_target
 from tfdpg.networks import Batch, flat_values
 from tfdpg.options import takes_options
 from tfdpg.spec import Spec
 
-METRICS = (
-    Metric("loss_q", "critic loss"),
-    Metric("loss_pi", "policy loss"),
-    Metric("q1", "value (q1)", spread=True),
-    Metric("td_error", "TD error", priority=True),
-)
-
 
 def declare(spec: Spec, options: DDPGOptions) -> Declaration:
     """The components of DDPG: a policy, a critic, and their target networks."""
-    return deterministic(spec, options, ["q1"], polyak(options.polyak, options.target_update_every), METRICS)
+    return actor_critic(spec, options, polyak(options.polyak, options.target_update_every))
 
 
-@final
 class DDPG(Agent):
     """DDPG: a critic, and a policy that maximises its value.
+
+    A subclass may override `declare`, which returns what the agent is made of, `update`, or one of the methods that
+    `update` calls: `target_value`, `critic_loss` and `policy_loss`.
 
     Args:
         env: an environment or vector environment whose spaces the agent is for, its id, or a `Spec`.
@@ -58,7 +53,7 @@ class DDPG(Agent):
             env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
             options: keyword arguments.
         """
-        super().__init__(env, options, declare)
+        super().__init__(env, options, self.declare)
         self.pi = self.networks["pi"]
         self.q1 = self.networks["q1"]
         self.pi_target = self.targets.get("pi", self.pi)
@@ -67,18 +62,32 @@ class DDPG(Agent):
         self.bc_weight = options.bc_weight
         self.action_l2 = options.action_l2
 
+    declare = staticmethod(declare)
+
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """Minimise (y − Q(s, a))², y = r + γ (1 − d) Q_targ(s', π_targ(s')); maximise Q(s, π(s))."""
         action_t = batch.ask_next(self.pi_target)
         with self.minimize("q1") as step:
             q, q_t = map(flat_values, batch.ask_both(self.q1, batch.action, self.q1_target, action_t))
-            target = td_target(batch.reward, batch.discount, q_t)
-            loss_q = self.td_loss(q, target)
+            target = self.target_value(batch, q_t)
+            loss_q = self.critic_loss(batch, q, target)
             step(batch.mean(loss_q))
         with self.minimize("pi") as step:
-            action = batch.ask(self.pi, training=True)
-            value = flat_values(batch.ask(self.q1, action))
-            loss_pi = policy_loss(self.spec, value, action, batch, self.bc_weight, self.action_l2)
+            loss_pi = self.policy_loss(batch)
             step(batch.average(loss_pi))
         self.update_copies(counter)
         return {"loss_q": loss_q, "loss_pi": loss_pi, "q1": q, "td_error": tf.abs(target - q)}
+
+    def target_value(self, batch: Batch, q_t: tf.Tensor) -> tf.Tensor:
+        """Y = r + γ (1 − d) Q_targ(s', π_targ(s')), `[batch]`, for Q_targ(s', π_targ(s')) `[batch]`."""
+        return td_target(batch.reward, batch.discount, q_t)
+
+    def critic_loss(self, batch: Batch, q: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        """(y − Q(s, a))², or the Huber loss with `replay="lap"`, `[batch]`, for Q(s, a) and y, `[batch]`."""
+        return self.td_loss(q, target)
+
+    def policy_loss(self, batch: Batch) -> tf.Tensor:
+        """−Q(s, π(s)), with the penalties among the options, `[batch]`."""
+        action = batch.ask(self.pi, training=True)
+        value = flat_values(batch.ask(self.q1, action))
+        return policy_loss(self.spec, value, action, batch, self.bc_weight, self.action_l2)

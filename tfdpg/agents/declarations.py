@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdpg import export
 from tfdpg.acting import Exploration
 from tfdpg.agents.options import AgentOptions, OffPolicyOptions
-from tfdpg.components import Component, Copy, Declaration, Metric, Minibatches, PolicySpec, UpdateRule, adam
+from tfdpg.components import Component, Copy, Declaration, Metric, Minibatches, PolicySpec, UpdateRule, adam, critics
 from tfdpg.exploration import noisy_actions
 from tfdpg.losses import huber_td_loss, td_loss
 from tfdpg.networks import (
@@ -40,26 +40,26 @@ from tfdpg.training.environment.schedule import Schedule
 from tfdpg.training.learning.batches import pack_sequences, pack_transitions
 
 
-def deterministic(
+def actor_critic(
     spec: Spec,
     options: Any,
-    critics: Sequence[str],
     rule: UpdateRule,
-    metrics: Sequence[Metric],
     *,
+    policy_period: int | None = None,
     head: HeadOptions | None = None,
     output: OutputTransform | None = None,
     exploration: Exploration | None = None,
     sampling: Mapping[str, Any] = MappingProxyType({}),
 ) -> Declaration:
-    """Declare a deterministic actor-critic that learns from transitions or, if it is recurrent, from sequences.
+    """Declare an actor-critic that learns from transitions or, if it is recurrent, from sequences.
 
     Args:
         spec: the spaces of the environment.
-        options: the agent's options, which inherit from `OffPolicyOptions`.
-        critics: the names of its critics, such as `("q1", "q2")`.
+        options: the agent's options, which inherit from `OffPolicyOptions`. `critics` is the number of critics, which
+            are named q1, ..., qn.
         rule: the rule of the target networks, made by `polyak` or `every`.
-        metrics: what `Agent.update` returns.
+        policy_period: the policy is updated in updates whose number is a multiple of it, and its loss is measured then;
+            None is in each update.
         head: makes the last layer of each critic; None is for values.
         output: transforms the policy's last layer; None is for actions.
         exploration: turns the outputs of the policy into steps; None adds noise to actions.
@@ -69,33 +69,52 @@ def deterministic(
         ValueError: a space or a model is not supported, or an option has no effect because of another one.
     """
     check_box(spec)
-    given = given_networks(options, ("pi", *critics))
+    names = "pi", *(f"q{i}" for i in range(1, options.critics + 1))
+    given = given_networks(options, names)
     check_given(spec, given, options, head=head, output=output)
-    noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule, options.random_eps
+    if exploration is None:
+        noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule, options.random_eps
+        exploration = noisy_actions(spec, *noise)
     cells = recurrent_cells(spec, options)
     recurrent_spec = None if cells is None else cells.recurrent_spec
-    names = ("pi", *critics)
-    build = {name: critic_network(options, name, head, cells) for name in critics} | {
-        "pi": policy_network(options, output, cells)
-    }
+    critic = functools.partial(critic_network, options, head=head, cells=cells)
     return Declaration(
         spec=spec,
-        components=[Component(name, build[name], given[name]) for name in names],
+        components=[
+            Component("pi", policy_network(options, output, cells), given["pi"]),
+            *critics("q", options.critics, critic, given),
+        ],
         optimizers={name: adam(options, name) for name in names},
         copies=[Copy(f"{name}_target", name, rule) for name in names] if options.target_networks else [],
         encoder=options.encoder,
         normalizer=normalizer(options),
         seeds_by_position=True,
         behaviour=PolicySpec("pi", recurrent=recurrent_spec),
-        exploration=noisy_actions(spec, *noise) if exploration is None else exploration,
-        signatures=functools.partial(export.signatures, spec, recurrent_spec=recurrent_spec),
+        exploration=exploration,
+        signatures=functools.partial(export.signatures, spec, critics=names[1:], recurrent_spec=recurrent_spec),
         minibatches=minibatches(spec, options, cells, sampling),
         schedule=update_schedule(options),
-        metrics=metrics,
+        metrics=[
+            *metrics(names[1:], delayed=policy_period is not None),
+            *map(Metric, () if head is None else head.kind.metrics_of_update),
+        ],
+        policy_period=policy_period or 1,
     )
 
 
-def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[Sequence[tf.Tensor]], tf.Tensor]]:
+def metrics(critics: Sequence[str], delayed: bool = False) -> list[Metric]:
+    """Return the metrics of an actor-critic: its losses, the values of its critics, and the TD error.
+
+    Args:
+        critics: the names of the critics, whose values have these names.
+        delayed: whether some updates leave the policy as it is.
+    """
+    losses = Metric("loss_q", "critic loss"), Metric("loss_pi", "policy loss", delayed=delayed)
+    values = (Metric(name, f"value ({name})", spread=True, shown=i == 0) for i, name in enumerate(critics))
+    return [*losses, *values, Metric("td_error", "TD error", priority=True)]
+
+
+def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[tf.Tensor], tf.Tensor]]:
     """Return the loss of scalar critics, and a function that combines the TD errors of several critics.
 
     Args:
@@ -103,12 +122,11 @@ def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[Sequence
             Precup 2020). Otherwise, they are the squared error and the mean of the TD errors.
 
     Returns:
-        A loss with the arguments of `tfdpg.losses.td_loss`, and a function from a sequence of absolute TD errors
-        `[batch]` to one TD error `[batch]`, for the metric that has `priority=True`.
+        A loss with the arguments of `tfdpg.losses.td_loss`, and a function from the absolute TD errors of the critics,
+        `[n, batch]`, to one TD error `[batch]`, for the metric that has `priority=True`.
     """
-    if replay == "lap":
-        return huber_td_loss, lambda errors: tf.reduce_max(tf.stack(errors), axis=0)
-    return td_loss, lambda errors: tf.add_n(errors) / len(errors)
+    loss, combine = (huber_td_loss, tf.reduce_max) if replay == "lap" else (td_loss, tf.reduce_mean)
+    return loss, functools.partial(combine, axis=0)
 
 
 def update_schedule(options: OffPolicyOptions) -> Schedule:
@@ -234,7 +252,7 @@ def given_networks(options: AgentOptions, names: Sequence[str]) -> dict[str, ker
     Raises:
         ValueError: a network is on another device than the option `device`.
     """
-    given = {name: getattr(options, name) for name in names}
+    given = {name: getattr(options, name, None) for name in names}
     check_device(options.device, {name: network for name, network in given.items() if network is not None})
     return given
 

@@ -60,9 +60,9 @@ def refuse_pickling(agent: "Agent", protocol: Any) -> Any:
 
 def export_metadata(agent: "Agent") -> dict[str, Any]:
     """Return the metadata of the agent for `tfdpg.json`."""
-    critics = len(agent.exported_critics)
     counters = {"env_steps": agent.env_steps, "updates": agent.updates}
-    return {"agent": type(agent).__name__, "environment": agent.environment, "critics": critics, **counters}
+    facts = {"agent": type(agent).__name__, "environment": agent.environment, "critics": len(agent.exported_critics)}
+    return facts | counters
 
 
 def summary(agent: "Agent", line_length: int | None = None, print_fn: Callable[[str], Any] = print) -> None:

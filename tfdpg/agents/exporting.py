@@ -41,9 +41,8 @@ def _write(agent: "Agent", directory: str | Path, options: ExportOptions) -> Pat
 
 
 def _numpy_critics(agent: "Agent") -> dict[str, NumpyCritic]:
-    """The forward passes of the built-in critics, unless they are recurrent, or estimate advantages beside `v`."""
-    if agent.recurrent_spec is not None or "v" in agent.networks:
-        return {}
-    built_in = {name: network for name, network in agent.exported_critics.items() if name not in agent.custom_networks}
-    critics = {name: numpy_critic(agent.spec, built_in[name]) for name in ("q1", "q2") if name in built_in}
+    """The forward passes of the built-in critics whose value is the output of one network."""
+    networks = {name: signature.network for name, signature in agent.signatures.items()}
+    built_in = {name: each for name, each in networks.items() if each is not None and name not in agent.custom_networks}
+    critics = {name: numpy_critic(agent.spec, network) for name, network in built_in.items()}
     return {name: critic for name, critic in critics.items() if critic is not None}

@@ -7,8 +7,8 @@ samples are stratified, and an episode is assessed only if all of its actions ca
 
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any, final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,12 +16,13 @@ import tensorflow as tf
 
 from tfdpg import export
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.declarations import check_box, minibatches, normalizer, td_losses, update_schedule
+from tfdpg.agents.declarations import check_box, metrics, minibatches, normalizer, td_losses, update_schedule
 from tfdpg.agents.options import TD7Options
-from tfdpg.components import Component, Copy, Declaration, Metric, PolicySpec, adam, every, on_request, run_if
+from tfdpg.components import Component, Copy, Declaration, Metric, PolicySpec, adam, critics, every, on_request, run_if
 from tfdpg.exploration import noisy_actions, per_dimension
 from tfdpg.losses import smooth_action, td7_policy_loss, td_target
 from tfdpg.networks import (
+    Critics,
     TransitionBatch,
     action_encoder,
     action_input,
@@ -30,6 +31,7 @@ from tfdpg.networks import (
     embedding_critic,
     embedding_policy,
     observation_inputs,
+    per_critic,
     smallest,
     state_encoder,
     stateless_normal,
@@ -39,20 +41,11 @@ from tfdpg.options import takes_options
 from tfdpg.spec import Spec
 from tfdpg.training.learning.updates import LARGEST_CHUNK
 
-METRICS = (
-    Metric("loss_q", "critic loss"),
-    Metric("loss_pi", "policy loss", delayed=True),
-    Metric("loss_encoder", shown=False),
-    Metric("q1", "value (q1)", spread=True),
-    Metric("q2", "value (q2)", spread=True, shown=False),
-    Metric("td_error", "TD error", priority=True),
-)
 ENCODERS = "state_encoder", "action_encoder"
-CRITICS = "q1", "q2"
 
 
 def declare(spec: Spec, options: TD7Options) -> Declaration:
-    """The components of TD7: two encoders, a policy, two critics, and their fixed, target and best copies."""
+    """The components of TD7: two encoders, a policy, the critics, and their fixed, target and best copies."""
     check_box(spec)
     check_device(options.device, {})
     check_encoder(options)
@@ -64,12 +57,12 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
         "state_encoder": functools.partial(state_encoder, **encoder),
         "action_encoder": functools.partial(action_encoder, **encoder),
         "pi": functools.partial(embedding_policy, activation=options.activation, **hidden),
-        "q1": critic,
-        "q2": critic,
     }
+    critic_components = critics("q", options.critics, lambda name: critic)
+    names = [each.name for each in critic_components]
     rule = every(options.target_update_every)
     targets = [
-        *(Copy(f"{name}_target", name, rule) for name in ("pi", *CRITICS)),
+        *(Copy(f"{name}_target", name, rule) for name in ("pi", *names)),
         *(Copy(f"{name}_fixed_target", f"{name}_fixed", rule) for name in ENCODERS),
     ]
     best = [Copy("pi_best", "pi", on_request), Copy("state_encoder_best", "state_encoder_fixed", on_request)]
@@ -78,8 +71,8 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
     noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule, options.random_eps
     return Declaration(
         spec=spec,
-        components=[Component(name, build) for name, build in builders.items()],
-        optimizers={name: adam(options, name) for name in ("pi", *CRITICS)}
+        components=[*(Component(name, build) for name, build in builders.items()), *critic_components],
+        optimizers={name: adam(options, name) for name in ("pi", *names)}
         | {"encoder": adam(options, "encoder", of=ENCODERS)},
         copies=[
             *(targets if options.target_networks else []),
@@ -91,11 +84,11 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
         behaviour=behaviour,
         evaluation=PolicySpec("state_encoder_best", "pi_best", call=act) if assesses else behaviour,
         exploration=noisy_actions(spec, *noise),
-        signatures=functools.partial(export.signatures, spec),
-        action_values=functools.partial(action_values, spec),
+        signatures=functools.partial(export.signatures, spec, critics=names),
+        action_values=functools.partial(action_values, spec, names),
         minibatches=minibatches(spec, options, None, {"max_priority_period": options.target_update_every}),
         schedule=update_schedule(options),
-        metrics=METRICS,
+        metrics=[*metrics(names, delayed=True), Metric("loss_encoder", shown=False)],
         updates_per_phase=LARGEST_CHUNK if assesses else None,
         policy_period=math.gcd(options.policy_delay, options.target_update_every),
         device_state={name: np.float32(0) for name in ("value_min", "value_max")}
@@ -113,14 +106,14 @@ def act(observation: Any, encoder: keras.Model, pi: keras.Model) -> Any:
     return pi([observation, encoder(observation)])
 
 
-def action_values(spec: Spec, networks: Mapping[str, keras.Model]) -> dict[str, keras.Model]:
+def action_values(spec: Spec, critics: Sequence[str], networks: Mapping[str, keras.Model]) -> dict[str, keras.Model]:
     """The critics from observations and actions, with the embeddings that they are trained with."""
     observation = observation_inputs(spec)
     action = action_input(spec)
     zs = networks["state_encoder_fixed"](observation)
     zsa = networks["action_encoder_fixed"]([zs, action])
     inputs = [observation, action, zsa, zs]
-    return {name: keras.Model([observation, action], networks[name](inputs), name=name) for name in CRITICS}
+    return {name: keras.Model([observation, action], networks[name](inputs), name=name) for name in critics}
 
 
 def assess_policy(agent: Any, episode: Any, updates: int) -> None:
@@ -160,9 +153,11 @@ def begin_assessment(agent: Any, logs: Mapping[str, float]) -> None:
             state["best_return"] -= (1 - agent.best_return_factor) * abs(state["best_return"])
 
 
-@final
 class TD7(Agent):
     """TD7: a TD3 whose policy and critics also receive learned embeddings of observations and actions.
+
+    A subclass may override `declare`, which returns what the agent is made of, `update`, or one of the methods that
+    `update` calls: `target_action`, `target_value`, `critic_loss`, `update_policy` and `policy_loss`.
 
     Args:
         env: an environment or vector environment whose spaces the agent is for, its id, or a `Spec`.
@@ -188,7 +183,7 @@ class TD7(Agent):
             env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
             options: keyword arguments.
         """
-        super().__init__(env, options, declare)
+        super().__init__(env, options, self.declare)
         self.encode_state, self.encode_action = (self.networks[name] for name in ENCODERS)
         self.fixed_zs, self.fixed_zsa = (self.copies[f"{name}_fixed"] for name in ENCODERS)
         self.target_zs = self.copies.get("state_encoder_fixed_target", self.fixed_zs)
@@ -196,8 +191,8 @@ class TD7(Agent):
         self.pi = self.networks["pi"]
         self.pi_with_preactivation = with_preactivation(self.pi)
         self.pi_target = self.targets.get("pi", self.pi)
-        self.critics = [self.networks[name] for name in CRITICS]
-        self.target_critics = [self.targets.get(name, self.networks[name]) for name in CRITICS]
+        self.critics = Critics.of("q", self.networks)
+        self.target_critics = Critics.of("q", self.networks | self.targets)
         self.td_loss, self.td_error = td_losses(options.replay)
         self.bc_weight = options.bc_weight
         self.preactivation_weight = options.preactivation_weight
@@ -208,34 +203,40 @@ class TD7(Agent):
         self.target_noise = per_dimension("target_noise", options.target_noise, self.spec) * self.spec.action_scale
         self.noise_clip = options.noise_clip * self.spec.action_scale
 
+    declare = staticmethod(declare)
+
     def update(self, batch: TransitionBatch, counter: Any) -> dict[str, tf.Tensor]:
         """Update the encoders, then the critics towards clipped targets; with a delay, the policy; then the copies."""
         loss_encoder = self.update_encoders(batch)
         zs = batch.ask(self.fixed_zs)
         zs_t = batch.ask_next(self.target_zs)
-        action_t = self.smoothed_action(batch, zs_t, counter)
+        action_t = self.target_action(batch, zs_t, counter)
         inputs = batch.action, self.fixed_zsa([zs, batch.action]), zs
         inputs_t = action_t, self.target_zsa([zs_t, action_t]), zs_t
-        with self.minimize(*CRITICS) as step:
-            pairs = zip(self.critics, self.target_critics, strict=True)
-            outputs = [batch.ask_both(q, inputs, q_targ, inputs_t) for q, q_targ in pairs]
-            values = [value for value, _ in outputs]
-            value_t = self.clip_value(smallest([output_t for _, output_t in outputs]))
-            target = td_target(batch.reward, batch.discount, value_t)
-            losses = [self.td_loss(value, target) for value in values]
-            step(*[batch.mean(loss) for loss in losses])
+        with self.minimize(*self.critics.names) as step:
+            values, values_t = batch.ask_both(self.critics, inputs, self.target_critics, inputs_t)
+            target = self.target_value(batch, values_t)
+            losses = self.critic_loss(batch, values, target)
+            step(batch.mean(losses))
         is_due = counter % self.policy_delay == 0
         loss_pi = run_if(is_due, lambda: self.update_policy(batch, zs), self.batch_elements)
         self.update_copies(counter)
         self.update_value_range(counter, target)
         return {
-            "loss_q": tf.add_n(losses),
+            "loss_q": tf.reduce_sum(losses, axis=0),
             "loss_pi": loss_pi,
             "loss_encoder": loss_encoder,
-            "q1": values[0],
-            "q2": values[1],
-            "td_error": self.td_error([tf.abs(target - value) for value in values]),
+            **self.critics.by_name(values),
+            "td_error": self.td_error(tf.abs(target - values)),
         }
+
+    def target_value(self, batch: TransitionBatch, values_t: tf.Tensor) -> tf.Tensor:
+        """Y = r + γ (1 − d) clip(min_i Q_i,targ(s', a'), V_min, V_max), `[batch]`, for values `[n, batch]`."""
+        return td_target(batch.reward, batch.discount, self.clip_value(smallest(values_t)))
+
+    def critic_loss(self, batch: TransitionBatch, values: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        """The Huber loss of y − Q_i(s, a) with `replay="lap"`, or its square, `[n, batch]`, for y `[batch]`."""
+        return per_critic(lambda value: self.td_loss(value, target), values)
 
     def update_encoders(self, batch: TransitionBatch) -> tf.Tensor:
         """Move zsa = g(f(s), a) towards f(s'), through which no gradient flows; return the loss of each element."""
@@ -246,7 +247,7 @@ class TD7(Agent):
             step(batch.average(loss))
         return loss
 
-    def smoothed_action(self, batch: TransitionBatch, zs_t: tf.Tensor, counter: Any) -> tf.Tensor:
+    def target_action(self, batch: TransitionBatch, zs_t: tf.Tensor, counter: Any) -> tf.Tensor:
         """The next action, a' = clip(π_targ(s', zs') + clip(ε, −c, c), a_low, a_high), `[batch, act_dim]`."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
         noise = stateless_normal((self.batch_elements, self.spec.act_dim), key) * self.target_noise
@@ -262,20 +263,24 @@ class TD7(Agent):
             return value_t
         return tf.clip_by_value(value_t, self.device_state["value_min"], self.device_state["value_max"])
 
-    def update_policy(self, batch: TransitionBatch, zs: tf.Tensor) -> tf.Tensor:
-        """Take one step towards larger mean Q(s, π(s, zs)) of both critics; return the loss of each element.
+    def policy_loss(self, batch: TransitionBatch, zs: tf.Tensor) -> tf.Tensor:
+        """−mean_i Q_i(s, π(s, zs)), with behaviour cloning, `[batch]`, for the fixed embeddings zs of s.
 
         The preactivation x of π = tanh(x) may be penalised, as in MR.Q (Fujimoto et al. 2025), by w · mean x².
         """
+        preactivation, action = batch.ask(self.pi_with_preactivation, zs, training=True)
+        zsa = self.fixed_zsa([zs, action])
+        values = tf.transpose(batch.ask(self.critics, action, zsa, zs))
+        scaled, data = ((a - self.spec.center) / self.spec.action_scale for a in (action, batch.action))
+        loss = td7_policy_loss(values, scaled, data, self.bc_weight, batch.average)
+        return loss + self.preactivation_weight * tf.reduce_mean(tf.square(preactivation), axis=-1)
+
+    def update_policy(self, batch: TransitionBatch, zs: tf.Tensor) -> tf.Tensor:
+        """Take one step of the policy's optimizer; return the loss of each element, `[batch]`."""
         with self.minimize("pi") as step:
-            preactivation, action = batch.ask(self.pi_with_preactivation, zs, training=True)
-            zsa = self.fixed_zsa([zs, action])
-            values = tf.stack([batch.ask(q, action, zsa, zs) for q in self.critics], axis=-1)
-            scaled, data = ((a - self.spec.center) / self.spec.action_scale for a in (action, batch.action))
-            loss = td7_policy_loss(values, scaled, data, self.bc_weight, batch.average)
-            loss += self.preactivation_weight * tf.reduce_mean(tf.square(preactivation), axis=-1)
-            step(batch.average(loss))
-        return loss
+            loss_pi = self.policy_loss(batch, zs)
+            step(batch.average(loss_pi))
+        return loss_pi
 
     def update_value_range(self, counter: Any, target: tf.Tensor) -> None:
         """Record the smallest and the largest target so far; with the copies, they become V_min and V_max."""

@@ -7,7 +7,7 @@ from tfdpg.export.describe import describe
 from tfdpg.export.examples import Observations, example_observations, measured_observations, observations_of_export
 from tfdpg.export.labels import keep_newest, read_labels, write_labels
 from tfdpg.export.prediction_logs import read_prediction_logs
-from tfdpg.export.signatures import Signature, acer_signatures, return_signature, signatures
+from tfdpg.export.signatures import Signature, return_signature, signatures, single_step_signatures
 from tfdpg.export.write import write
 from tfdpg.exported import ExportError, Policy, check_safe, copy, latest_version, load, metadata, versions
 
@@ -36,7 +36,7 @@ __all__ = [
     "read_prediction_logs",
     "return_signature",
     "signatures",
-    "acer_signatures",
+    "single_step_signatures",
     "versions",
     "write",
     "write_labels",

@@ -1,7 +1,7 @@
 """Descriptions of exported models: the signatures in `tfdpg.json`, and a text for people."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tfdpg.spec import Leaf, Spec
 UNITS = {
     **dict.fromkeys(("a", "pi", "a_before", "loc", "scale"), "action"),
     **dict.fromkeys(("r", "r_before"), "reward"),
-    **dict.fromkeys(("q1", "q2", "v", "atoms", "means", "stddevs", "quantiles", "cvar"), "return"),
+    **dict.fromkeys(("atoms", "means", "stddevs", "quantiles", "cvar"), "return"),
     **dict.fromkeys(("probs", "weights", "levels"), "probability"),
     "batch": "count",
 }
@@ -51,13 +51,16 @@ def _formatted(tensors: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{one['name']}: {one['dtype']}[{', '.join(map(str, one['shape']))}]" for one in tensors)
 
 
-def signature_facts(function: Any, spec: Spec, recurrent_spec: RecurrentSpec | None) -> dict[str, list[dict[str, Any]]]:
+def signature_facts(
+    function: Any, spec: Spec, recurrent_spec: RecurrentSpec | None, values: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
     """Describe the inputs and the outputs of a signature for `tfdpg.json`.
 
     Args:
         function: the signature, a concrete function.
         spec: the spaces.
         recurrent_spec: describes the policy's recurrent state; None for a policy without recurrent layers.
+        values: the names of the signatures whose outputs, which have these names, are values.
 
     Returns:
         `inputs` and `outputs`. Each has a list with the `name`, `dtype`, `shape` (with the names of free axes), `unit`
@@ -66,8 +69,9 @@ def signature_facts(function: Any, spec: Spec, recurrent_spec: RecurrentSpec | N
     """
     leaves = {leaf.name: leaf for leaf in spec.leaves}
     parts = () if recurrent_spec is None else dict(recurrent_spec.parts)
-    order = [*leaves, "pi", "q1", "q2", "a_before", "r_before", *parts, "a", "r", "levels"]
+    order = [*leaves, "pi", *values, "a_before", "r_before", *parts, "a", "r", "levels"]
     inputs = {each.name: each for each in tf.nest.flatten(function.structured_input_signature)}
+    units = UNITS | dict.fromkeys(values, "return")
     over_time = any(name in leaves and each.shape.rank == len(leaves[name].shape) + 2 for name, each in inputs.items())
     facts = {}
     for key, tensors in (("inputs", inputs), ("outputs", function.structured_outputs)):
@@ -83,8 +87,8 @@ def signature_facts(function: Any, spec: Spec, recurrent_spec: RecurrentSpec | N
                 about["unit"] = "state"
             elif name in leaves:
                 about |= {"unit": "observation"} | _bounds(*_range(leaves[name]))
-            elif name in UNITS:
-                about["unit"] = UNITS[name]
+            elif name in units:
+                about["unit"] = units[name]
             if about.get("unit") == "action" and name != "scale":
                 about |= _bounds(spec.low, spec.high)
             facts[key].append(about)

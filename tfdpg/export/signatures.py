@@ -10,9 +10,7 @@ import tensorflow as tf
 from tfdpg.acting import RecurrentSpec
 from tfdpg.exported import LEVELS, named_recurrent_inputs
 from tfdpg.networks import (
-    ACERCritic,
     Head,
-    PolicyDistribution,
     Recurrent,
     bounded,
     chosen_actions,
@@ -23,6 +21,10 @@ from tfdpg.networks import (
 from tfdpg.spec import Spec
 
 Outputs = dict[str, tf.Tensor]
+
+
+SECOND = {"q1": "q2"}
+"""The further name of a single critic in exports, so that clients may rely on both names."""
 
 
 class Signature(NamedTuple):
@@ -36,12 +38,15 @@ class Signature(NamedTuple):
         examples: returns values `[n, ...]` of the inputs other than `a` for raw observations `[n, ...]` by name.
         axes: the number of free axes before those of an observation: 1 for a batch, 2 for a batch of sequences, 0 for a
             signature that takes no observation.
+        network: the model that computes the output from the observation and the action; None if it is not a model
+            alone.
     """
 
     compute: Callable[..., Outputs]
     inputs: Mapping[str, tf.TensorSpec]
     examples: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] = lambda observations: {}
     axes: int = 1
+    network: keras.Model | None = None
 
     def outputs(self, spec: Spec, observation: Any, **inputs: tf.Tensor) -> Outputs:
         """Compute the outputs, in a graph or eagerly.
@@ -95,75 +100,52 @@ class Signature(NamedTuple):
 
 
 def signatures(
-    spec: Spec, networks: Mapping[str, Any], policy: Any, recurrent_spec: RecurrentSpec | None = None
+    spec: Spec,
+    networks: Mapping[str, Any],
+    policy: Any,
+    *,
+    critics: Sequence[str],
+    recurrent_spec: RecurrentSpec | None = None,
 ) -> dict[str, Signature]:
     """Return the signatures of a deterministic actor-critic.
 
-    `pi(x) → pi` computes actions within their bounds, `[batch, act_dim]`; `q1(x, a) → q1` and `q2(x, a) → q2` compute
-    action values, `[batch]`. Without a second critic, `q2` equals `q1`. `pi_and_q(x) → pi, q1, q2` computes all three
-    in one call. Recurrent agents have `step_signatures`, action values of sequences (see `sequence_signature`), and no
-    `pi_and_q`, because a single step has no action value.
+    `pi(x) → pi` computes actions within their bounds, `[batch, act_dim]`. Each critic has a signature of its name, such
+    as `q1(x, a) → q1`, which computes action values, `[batch]`; a single critic `q1` is also exported as `q2`.
+    `pi_and_q(x) → pi, q1, q2, ...` computes all of them in one call. Recurrent agents have `step_signatures`, action
+    values of sequences (see `sequence_signature`), and no `pi_and_q`, because a single step has no action value.
 
     Args:
         spec: the spaces of the environment.
-        networks: the critics by name: `q1` and, if there is a second critic, `q2`.
+        networks: the networks by name.
         policy: the evaluation policy, a Keras model.
+        critics: the names of the networks that are critics, from an observation and an action to a value.
         recurrent_spec: describes the policy's recurrent state; None for a policy without recurrent layers.
 
     Returns:
-        The signatures by name. A declaration has `signatures=functools.partial(tfdpg.export.signatures, spec)`.
+        The signatures by name. A declaration has
+        `signatures=functools.partial(tfdpg.export.signatures, spec, critics=("q1", "q2"))`.
     """
-    critics = {name: networks.get(name, networks["q1"]) for name in ("q1", "q2")}
+    exported = {name: networks[name] for name in critics}
     if recurrent_spec is None:
-        values = {name: _action_values(critic) for name, critic in critics.items()}
-        return _single_step_signatures(spec, policy, values)
-    return step_signatures(spec, policy, recurrent_spec) | {
+        made = single_step_signatures(spec, policy, {name: _action_values(each) for name, each in exported.items()})
+        return made | {name: made[name]._replace(network=network) for name, network in exported.items()}
+    return step_signatures(spec, policy, recurrent_spec, next(iter(exported), "pi")) | {
         name: sequence_signature(recurrent_spec, critic, _value_signature(spec, name, _action_values(critic.torso)))
-        for name, critic in critics.items()
+        for name, critic in _with_second(exported).items()
     }
 
 
-def acer_signatures(
-    spec: Spec,
-    policy: PolicyDistribution,
-    critic: ACERCritic,
-    reward_scale: float,
-    networks: Mapping[str, keras.Model],
-    evaluation: keras.Model,
+def single_step_signatures(
+    spec: Spec, policy: keras.Model, values: Mapping[str, Callable[[Any, tf.Tensor], tf.Tensor]]
 ) -> dict[str, Signature]:
-    """Return the signatures of a stochastic actor-critic.
-
-    `pi(x) → pi` is the mode: a mean within the action bounds, `[batch, act_dim]`, or the most probable action, int64
-    `[batch]`. `q1(x, a) → q1`, `q2`, which equals `q1`, and `v(x) → v` are values `[batch]`. `pi_and_q(x) → pi, q1, q2`
-    computes an action and its values. `distribution(x)` returns `probs` `[batch, actions]`, or `loc` and `scale`
-    `[batch, act_dim]`.
+    """Return `pi`, a signature for each critic, and `pi_and_q`.
 
     Args:
         spec: the spaces.
-        policy: the distribution that the outputs of `pi` parameterise.
-        critic: computes values from the outputs of the other networks.
-        reward_scale: the factor by which rewards were multiplied during training.
-        networks: the networks by name.
-        evaluation: the evaluation policy, whose actions are the mode of that distribution.
+        policy: the evaluation policy.
+        values: functions from observations and actions to action values `[batch]`, by the names of the critics.
     """
-    pi = networks["pi"]
-
-    def value(observation: Any) -> Outputs:
-        return {"v": critic.v(networks, observation, pi(observation)) / reward_scale}
-
-    def action_value(observation: Any, a: tf.Tensor) -> tf.Tensor:
-        return critic.q(networks, observation, a, pi(observation)) / reward_scale
-
-    return _single_step_signatures(spec, evaluation, dict.fromkeys(("q1", "q2"), action_value)) | {
-        "v": Signature(value, {}),
-        "distribution": Signature(lambda observation: policy.describe(pi(observation)), {}),
-    }
-
-
-def _single_step_signatures(
-    spec: Spec, policy: Any, values: Mapping[str, Callable[[Any, tf.Tensor], tf.Tensor]]
-) -> dict[str, Signature]:
-    """Return `pi`, a signature for each critic, and `pi_and_q`."""
+    values = _with_second(values)
 
     def act(observation: Any) -> Outputs:
         return {"pi": chosen_actions(spec, policy(observation))}
@@ -177,6 +159,12 @@ def _single_step_signatures(
         **{name: _value_signature(spec, name, value) for name, value in values.items()},
         "pi_and_q": Signature(act_and_evaluate, {}),
     }
+
+
+def _with_second(critics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the critics, and a single one under its second name, too."""
+    second = {SECOND[name]: critic for name, critic in critics.items() if name in SECOND and len(critics) == 1}
+    return {**critics, **second}
 
 
 def _value_signature(spec: Spec, name: str, value: Callable[[Any, tf.Tensor], tf.Tensor]) -> Signature:
@@ -214,7 +202,7 @@ def return_signature(spec: Spec, critic: Any, head: Head, recurrent_spec: Recurr
     return Signature(compute, inputs, lambda rows: {"levels": np.array([LEVELS] * int(count(rows)), np.float32)})
 
 
-def step_signatures(spec: Spec, pi: Recurrent, recurrent_spec: RecurrentSpec) -> dict[str, Signature]:
+def step_signatures(spec: Spec, pi: Recurrent, recurrent_spec: RecurrentSpec, critic: str) -> dict[str, Signature]:
     """Return a recurrent policy as pure functions: `pi`, a step, and `initial_state`. The client keeps the state.
 
     `initial_state(batch) → a_before, h, c` returns the inputs for the first step of `batch` episodes, `[batch, n]`
@@ -225,6 +213,7 @@ def step_signatures(spec: Spec, pi: Recurrent, recurrent_spec: RecurrentSpec) ->
         spec: the spaces.
         pi: the policy.
         recurrent_spec: describes its recurrent state.
+        critic: the name of a critic, whose signature takes previous rewards as `r`.
 
     Raises:
         ValueError: a key of the observation space is the name of another input.
@@ -234,7 +223,7 @@ def step_signatures(spec: Spec, pi: Recurrent, recurrent_spec: RecurrentSpec) ->
         name: tf.TensorSpec([None, *x.shape[1:]], tf.float32, name=name)
         for name, x in named_recurrent_inputs(recurrent_spec, start).items()
     }
-    _refuse_keys(spec, dict.fromkeys(inputs, "pi") | ({"r": "q1"} if recurrent_spec.uses_reward else {}))
+    _refuse_keys(spec, dict.fromkeys(inputs, "pi") | ({"r": critic} if recurrent_spec.uses_reward else {}))
 
     def initial_state(_: None, batch: Any) -> Outputs:
         return named_recurrent_inputs(recurrent_spec, tf.tile(tf.constant(start), tf.stack([batch, 1])))

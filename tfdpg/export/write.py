@@ -30,7 +30,15 @@ from tfdpg.export.verify import (
     verify,
 )
 from tfdpg.export.warmup import write_warmup
-from tfdpg.exported import FORMAT, METADATA, check_directory, move_to_next_version, new_directory, recurrent_metadata
+from tfdpg.exported import (
+    FORMAT,
+    METADATA,
+    check_directory,
+    is_value,
+    move_to_next_version,
+    new_directory,
+    recurrent_metadata,
+)
 from tfdpg.networks import in_half_precision
 from tfdpg.spec import Spec
 
@@ -109,6 +117,7 @@ def write(
         if actor is not None:
             write_numpy_policy(scratch, spec, actor, critics, recurrent_spec, references, cases)
         write_warmup(scratch, directory.resolve().name, cases)
+        values = [name for name, each in functions.items() if is_value(name, each.structured_outputs)]
         description = {
             "format": FORMAT,
             "export_format": "tf_saved_model",
@@ -116,7 +125,7 @@ def write(
             **({} if recurrent_spec is None else recurrent_metadata(recurrent_spec)),
             **spec.to_json(),
             "signatures": {
-                name: {"file": "saved_model.pb"} | signature_facts(function, spec, recurrent_spec)
+                name: {"file": "saved_model.pb"} | signature_facts(function, spec, recurrent_spec, values)
                 for name, function in functions.items()
             },
             "left_out": {},

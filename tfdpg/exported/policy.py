@@ -1,7 +1,7 @@
 """Exported policies, loaded without the training code. TensorFlow is imported when a signature is first called."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ NUMPY_POLICY = "policy.npz"
 REQUIREMENTS = {
     "pi_and_q": "a policy without recurrent layers",
     "z": "a distributional critic",
-    "v": "a stochastic policy (ACER)",
     "distribution": "a stochastic policy (ACER)",
 }
 """What a model must have to be exported with a signature."""
@@ -127,47 +126,65 @@ class Policy(GreedyPolicy):
         forward = greedy_forward(self.spec, self.recurrent_spec, actor)
         return GreedyPolicy(self.spec, self.recurrent_spec, forward)
 
-    def q1(self, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
-        """Return the first critic's values of actions: one value (a scalar) or a batch `[batch]`.
+    @functools.cached_property
+    def _values(self) -> dict[str, bool]:
+        """The signatures whose output is a value, and whether they take an action."""
+        facts = self.metadata["signatures"].items()
+        tensors = {name: [[one["name"] for one in each[key]] for key in ("inputs", "outputs")] for name, each in facts}
+        return {name: "a" in inputs for name, (inputs, outputs) in tensors.items() if is_value(name, outputs)}
+
+    @property
+    def critics(self) -> tuple[str, ...]:
+        """The names of the critics, such as `q1` and `q2`; `policy.q1` is `policy.value` for the first of these."""
+        return tuple(name for name, takes_action in self._values.items() if takes_action)
+
+    def value(self, name: str, observation: Any, action: Any = None, reward: Any = None) -> np.ndarray:
+        """Return a critic's values of actions: one value (a scalar) or a batch `[batch]`.
 
         For a recurrent agent, return the values of the steps of a sequence from an episode's start, `[time]`, or of a
-        batch of sequences, `[batch, time]`.
+        batch of sequences, `[batch, time]`. `policy.q1(observation, action)` is short for
+        `policy.value("q1", observation, action)`. An agent with one critic has the same values under `q2`. The values
+        of observations of a stochastic policy (ACER) are `policy.v(observation)`.
 
         Args:
+            name: the name of the critic, one of `critics`, or of a value of observations.
             observation: an observation, a batch, or for a recurrent agent a sequence or a batch of sequences.
-            action: the action for each observation, in the environment's units.
+            action: the action for each observation, in the environment's units; ignored for a value of observations.
             reward: the reward of each step, for recurrent agents that receive previous rewards.
 
         Raises:
-            ValueError: an argument has another shape, or a Discrete action is not in the action space.
+            ValueError: an argument has another shape, a Discrete action is not in the action space, or there is no such
+                value.
             ExportError: the model cannot be loaded, or is not safe.
         """
-        return self._outputs("q1", observation, action, reward)["q1"]
+        if name not in self._values:
+            raise reject("name", f"one of {', '.join(self._values) or 'no values'}", name)
+        return self._outputs(name, observation, action, reward)[name]
 
-    def q2(self, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
-        """Return the second critic's values; the same as those of `q1` if there is only one critic.
+    def __getattr__(self, name: str) -> Callable[..., np.ndarray]:
+        """Return `value` for the critic of that name."""
+        if name.startswith("_") or "metadata" not in vars(self) or name not in self._values:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return functools.partial(self.value, name)
 
-        Args:
-            observation: an observation, a batch, or for a recurrent agent a sequence or a batch of sequences.
-            action: the action for each observation.
-            reward: the reward of each step, for recurrent agents that receive previous rewards.
-        """
-        return self._outputs("q2", observation, action, reward)["q2"]
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._values]
 
-    def pi_and_q(self, observation: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the action of `policy(observation)` and its values `q1` and `q2`, in one call.
+    def pi_and_q(self, observation: Any) -> tuple[np.ndarray, ...]:
+        """Return the action of `policy(observation)` and its values by each critic, in one call: pi, q1, q2, ...
 
         Args:
             observation: an observation or a batch.
 
         Returns:
-            The action or actions, and two values, each a scalar or `[batch]`; equal values if there is one critic.
+            The action or actions, and the values, each a scalar or `[batch]`, in the order of `critics`. A single
+            critic's value is there twice, as `q1` and `q2`.
 
         Raises:
             ValueError: the policy is recurrent, so that its critics take sequences.
         """
         outputs = self._outputs("pi_and_q", observation)
-        return self.spec.shaped(outputs["pi"]), outputs["q1"], outputs["q2"]
+        return self.spec.shaped(outputs["pi"]), *(outputs[name] for name in self.critics)
 
     def z(
         self, observation: Any, action: Any, levels: float | Sequence[float] = LEVELS, reward: Any = None
@@ -190,17 +207,6 @@ class Policy(GreedyPolicy):
         """
         levels = [real("levels", level, 0, 1) for level in np.atleast_1d(levels).tolist()]
         return self._outputs("z", observation, action, reward, levels=np.array([levels], np.float32))
-
-    def v(self, observation: Any) -> np.ndarray:
-        """Return the value of an observation (a scalar) or of a batch `[batch]`, for a stochastic policy.
-
-        Args:
-            observation: an observation or a batch.
-
-        Raises:
-            ValueError: the policy is deterministic.
-        """
-        return self._outputs("v", observation)["v"]
 
     def distribution(self, observation: Any) -> dict[str, np.ndarray]:
         """Return a stochastic policy's distribution of actions: `probs`, or `loc` and `scale` in the action's units.
@@ -232,9 +238,9 @@ class Policy(GreedyPolicy):
 
         Args:
             name: the signature.
-            observation: see `q1`.
-            action: see `q1`; ignored if the signature takes no action.
-            reward: see `q1`.
+            observation: see `value`.
+            action: see `value`; ignored if the signature takes no action.
+            reward: see `value`.
             others: further inputs, by name.
         """
         if name not in self._model.signatures:
@@ -270,6 +276,16 @@ class Policy(GreedyPolicy):
 
         outputs = signature(**{key: tf.constant(values) for key, values in inputs.items()})
         return {key: values.numpy() for key, values in outputs.items()}
+
+
+def is_value(name: str, outputs: Collection[str]) -> bool:
+    """Return whether a signature computes values: its output has its own name, and is not the action.
+
+    Args:
+        name: the name of the signature.
+        outputs: the names of its outputs.
+    """
+    return name in outputs and name != "pi"
 
 
 def _shapes(arrays: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,15 +30,7 @@ MAIN = """\
 
 int main(int argc, char **argv) {
     float x[PREFIX_X], a[PREFIX_A];
-#ifdef PREFIX_Q1
-    while (argc > 1 && fread(x, sizeof x, 1, stdin) == 1 && fread(a, sizeof a, 1, stdin) == 1) {
-        float q = prefix_q1(x, a);
-#ifdef PREFIX_Q2
-        q = strcmp(argv[1], "q2") ? q : prefix_q2(x, a);
-#endif
-        fwrite(&q, sizeof q, 1, stdout);
-    }
-#endif
+CRITICS
     (void)argv, (void)strcmp;
 #ifdef PREFIX_STATE
     prefix_state state;
@@ -62,6 +54,15 @@ int main(int argc, char **argv) {
 """A program that reads observations and recurrent states from standard input, and writes actions and recurrent states
 to standard output, all as float32. With an argument it first writes the initial recurrent state; or, if there are
 critics, it reads observations and actions, and writes the values of the critic that the argument names."""
+CRITIC = """\
+    if (argc > 1 && !strcmp(argv[1], "NAME")) {
+        while (fread(x, sizeof x, 1, stdin) == 1 && fread(a, sizeof a, 1, stdin) == 1) {
+            float q = prefix_NAME(x, a);
+            fwrite(&q, sizeof q, 1, stdout);
+        }
+    }
+"""
+"""The part of the program for one critic."""
 
 
 def checked_prefix(prefix: str | None, model: str) -> str:
@@ -113,8 +114,8 @@ def write(
     title = re.sub(r"[^\w .,:/-]", "_", f"{title} {facts['versions']['tfdpg']}.", flags=re.ASCII)  # part of the C code
     actor = load_numpy_policy(weights_path, source.spec, source.recurrent_spec)
     critics = load_critics(weights_path, source.spec)
-    if not critics.keys() <= {"q1", "q2"}:
-        raise ExportError(f"The critics of {weights_path} must be q1 and q2. Received: {sorted(critics)}")
+    if unfit := [name for name in critics if not PREFIX.fullmatch(name)]:
+        raise ExportError(f"The name of a critic must be a C identifier in lower case. Received: {unfit[0]!r}")
     header, weights = c_header(actor, title, critics, prefix, WEIGHTS if weights_in_c_file else None)
     (directory / HEADER).write_text(header)
     if weights_in_c_file:
@@ -140,8 +141,11 @@ def run(source: Source, directory: Path) -> Iterator[Run]:
             f"{', '.join(COMPILERS)} on the PATH; there is none."
         )
     with tempfile.TemporaryDirectory() as scratch:
-        (prefix,) = re.findall(r"^#ifndef (\w+)_POLICY_H$", (directory / HEADER).read_text(), re.MULTILINE)
-        (Path(scratch) / "main.c").write_text(MAIN.replace("PREFIX", prefix).replace("prefix", prefix.lower()))
+        header = (directory / HEADER).read_text()
+        (prefix,) = re.findall(r"^#ifndef (\w+)_POLICY_H$", header, re.MULTILINE)
+        critics = re.findall(rf"float {prefix.lower()}_(\w+)\(const float \*x, const float \*a\)", header)
+        program = MAIN.replace("CRITICS\n", "".join(CRITIC.replace("NAME", name) for name in critics))
+        (Path(scratch) / "main.c").write_text(program.replace("PREFIX", prefix).replace("prefix", prefix.lower()))
         weights = [str(path.absolute()) for path in [directory / WEIGHTS] if path.exists()]
         command = [compiler, *FLAGS, f"-I{directory.absolute()}", "main.c", *weights, "-o", "main", "-lm"]
         compiled = subprocess.run(command, cwd=scratch, capture_output=True, text=True)

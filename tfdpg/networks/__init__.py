@@ -8,6 +8,7 @@ from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, Separ
 from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy, PolicyDistribution
 from tfdpg.networks.actor import CompiledActor, PolicyInference, flat_weights
 from tfdpg.networks.builders import check_encoder, check_given, critic_network, policy_network
+from tfdpg.networks.critics import Critics, per_critic
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
@@ -60,6 +61,7 @@ __all__ = [
     "CategoricalPolicy",
     "Dueling",
     "CriticEstimate",
+    "Critics",
     "GaussianPolicy",
     "Head",
     "SequenceBatch",
@@ -112,6 +114,7 @@ __all__ = [
     "network_inputs",
     "observation_inputs",
     "over_steps",
+    "per_critic",
     "smallest",
     "stateless_normal",
     "stateless_uniform",

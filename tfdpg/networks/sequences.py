@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdpg.acting import RecurrentSpec
+from tfdpg.networks.critics import Critics, ask_both
 from tfdpg.networks.tensors import TransitionBatch, unpack_observation
 from tfdpg.replay import SequenceLayout
 from tfdpg.spec import Spec
@@ -49,13 +50,15 @@ class SequenceBatch(NamedTuple):
         """Call a network for the steps, or for the steps and actions. No gradient flows through the burn-in.
 
         Args:
-            network: a recurrent network, such as one of `Agent.networks`.
+            network: a recurrent network, such as one of `Agent.networks`, or `Critics`.
             action: the actions, `[n, act_dim]`, for a critic; None for a policy.
             training: whether the network is called in training mode.
 
         Returns:
-            The output of the network for each step, `[n]` or `[n, k]`.
+            The output of the network for each step, `[n]` or `[n, k]`; those of critics are stacked on the first axis.
         """
+        if isinstance(network, Critics):
+            return network.stack(lambda q: self.ask(q, action, training))
         state = self._initial_state(network, action)
         first = self.burn_in
         if first:
@@ -67,12 +70,14 @@ class SequenceBatch(NamedTuple):
         """Call a network for the rows from which the steps bootstrap, after all rows before them.
 
         Args:
-            network: a recurrent network, such as one of `Agent.targets`.
+            network: a recurrent network, such as one of `Agent.targets`, or `Critics`.
             action: the actions at these rows, `[n, act_dim]`, for a critic; None for a policy.
 
         Returns:
-            The output of the network for each step, `[n]` or `[n, k]`.
+            The output of the network for each step, `[n]` or `[n, k]`; those of critics are stacked on the first axis.
         """
+        if isinstance(network, Critics):
+            return network.stack(lambda q: self.ask_next(q, action))
         remembered, _ = network.unroll(*self._part(slice(None)), self._initial_state(network, action))
         return network.apply_torso(_flat(self._bootstrap_rows(remembered)), action)
 
@@ -82,23 +87,25 @@ class SequenceBatch(NamedTuple):
         """Call a network, in training mode, for the steps, and its target for the rows from which they bootstrap.
 
         Args:
-            network: a recurrent critic.
+            network: a recurrent critic, or `Critics`.
             action: the actions of the steps, `[n, act_dim]`.
             next_network: the target network, or `network` itself.
             next_action: the actions at the rows from which the steps bootstrap, `[n, act_dim]`.
 
         Returns:
-            The two outputs.
+            The two outputs; those of critics are stacked on the first axis.
         """
+        if isinstance(network, Critics):
+            return ask_both(self, network, action, next_network, next_action)
         return self.ask(network, action, training=True), self.ask_next(next_network, next_action)
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
-        """Return the mean of a loss over the valid steps, weighted with the importance weights, `[]`.
+        """Return the mean of a loss over the valid steps, weighted with the importance weights, `[]` or `[critics]`.
 
         Args:
-            losses: a loss for each step, `[n]`.
+            losses: a loss for each step, `[n]`, or one of each critic, `[critics, n]`.
         """
-        return tf.reduce_sum(self.weight * losses) / tf.reduce_sum(self.acted)
+        return tf.reduce_sum(self.weight * losses, axis=-1) / tf.reduce_sum(self.acted)
 
     def average(self, values: tf.Tensor) -> tf.Tensor:
         """Return the unweighted mean over the valid steps, `[]`.

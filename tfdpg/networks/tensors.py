@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from tfdpg.networks.critics import Critics, ask_both
 from tfdpg.replay import TransitionLayout, WindowLayout
 from tfdpg.spec import Spec
 
@@ -31,48 +32,52 @@ class TransitionBatch(NamedTuple):
     weight: tf.Tensor
     next_observation: Any
 
-    def ask(self, network: keras.Model, *inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    def ask(self, network: keras.Model | Critics, *inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Call a network for s, or for s and further inputs.
 
         Args:
-            network: a Keras model, such as one of `Agent.networks`.
+            network: a Keras model, such as one of `Agent.networks`, or `Critics`.
             inputs: the inputs after the observation, such as an action `[batch, act_dim]`.
             training: whether the network is called in training mode, which matters for normalisation and dropout.
 
         Returns:
-            The output of the network, `[batch]` or `[batch, n]`.
+            The output of the network, `[batch]` or `[batch, k]`; those of n critics are stacked, `[n, batch]`.
         """
+        if isinstance(network, Critics):
+            return network.stack(lambda q: self.ask(q, *inputs, training=training), with_weights=not training)
         return network([self.observation, *inputs] if inputs else self.observation, training=training)
 
-    def ask_next(self, network: keras.Model, *inputs: tf.Tensor) -> tf.Tensor:
+    def ask_next(self, network: keras.Model | Critics, *inputs: tf.Tensor) -> tf.Tensor:
         """Call a network for the next observation, or for the next observation and further inputs.
 
         Args:
-            network: a Keras model, such as one of `Agent.targets`.
+            network: a Keras model, such as one of `Agent.targets`, or `Critics`.
             inputs: the inputs after the observation, such as an action `[batch, act_dim]`.
 
         Returns:
-            The output of the network, `[batch]` or `[batch, n]`.
+            The output of the network, `[batch]` or `[batch, k]`; those of n critics are stacked, `[n, batch]`.
         """
+        if isinstance(network, Critics):
+            return network.stack(lambda q: self.ask_next(q, *inputs), with_weights=True)
         return network([self.next_observation, *inputs] if inputs else self.next_observation)
 
-    def ask_both(
-        self, network: keras.Model, action: Any, next_network: keras.Model, next_action: Any
-    ) -> Sequence[tf.Tensor]:
+    def ask_both(self, network: Any, action: Any, next_network: Any, next_action: Any) -> Sequence[tf.Tensor]:
         """Call a network, in training mode, for s and `action`, and its target for the next observation.
 
         A network that is its own target computes both in one pass, so that batch normalisation uses the statistics of
         both, as in CrossQ (Bhatt et al. 2019, section 3).
 
         Args:
-            network: a Keras model, usually a critic.
+            network: a Keras model, usually a critic, or `Critics`.
             action: the action at s, `[batch, act_dim]`, or a sequence of an action and further inputs.
-            next_network: the target network, or `network` itself.
+            next_network: the target network, or `network` itself; for `Critics` theirs.
             next_action: the action at the next observation, as `action`.
 
         Returns:
-            The two outputs.
+            The two outputs; those of n critics are stacked, `[n, batch]`.
         """
+        if isinstance(network, Critics):
+            return ask_both(self, network, action, next_network, next_action)
         inputs, next_inputs = (keras.tree.flatten(each) for each in (action, next_action))
         if next_network is not network:
             return self.ask(network, *inputs, training=True), self.ask_next(next_network, *next_inputs)
@@ -81,12 +86,12 @@ class TransitionBatch(NamedTuple):
         return tf.split(network(both, training=True), 2)
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
-        """Return the mean of a loss, weighted with the importance weights of prioritised replay, `[]`.
+        """Return the mean of a loss, weighted with the importance weights of prioritised replay, `[]` or `[n]`.
 
         Args:
-            losses: a loss for each transition, `[batch]`.
+            losses: a loss for each transition, `[batch]`, or n of them, `[n, batch]`.
         """
-        return tf.reduce_mean(self.weight * losses)
+        return tf.reduce_mean(self.weight * losses, axis=-1)
 
     def average(self, values: tf.Tensor) -> tf.Tensor:
         """Return the unweighted mean, `[]`.
@@ -253,12 +258,14 @@ def flat_values(values: tf.Tensor) -> tf.Tensor:
     return values if values.shape.rank == 1 else tf.squeeze(values, axis=-1)
 
 
-def smallest(outputs: Sequence[tf.Tensor]) -> tf.Tensor:
+def smallest(outputs: tf.Tensor | Sequence[tf.Tensor]) -> tf.Tensor:
     """Return the minimum over critics, min_i Q_i, `[batch]`.
 
     Args:
-        outputs: the output of each critic, `[batch]` or `[batch, 1]`.
+        outputs: the stacked values of critics, `[n, batch]`; or a sequence of outputs, `[batch]` or `[batch, 1]`.
     """
+    if isinstance(outputs, tf.Tensor):
+        return tf.reduce_min(outputs, axis=0)
     return tf.reduce_min([flat_values(output) for output in outputs], axis=0)
 
 

@@ -121,8 +121,8 @@ class OffPolicyOptions(AgentOptions):
     action_l2: NonNegative = 0.0
     """weight in the policy's loss of the mean square of its actions, as fractions of the action scale, which keeps
     actions away from their bounds; OpenAI Baselines uses 1 with hindsight experience replay, and 0 disables it."""
-    critics: Annotated[Literal[1, 2], Structural, Choices(1, 2)] = 2
-    """number of critics."""
+    critics: Annotated[Count, Structural, Choices(1, 2)] = 2
+    """number of critics, of whose values the smallest is the target."""
 
     SCHEDULE: ClassVar = Group("schedule")
 
@@ -270,6 +270,8 @@ class OffPolicyOptions(AgentOptions):
             )
         if self.critics == 1 and self.q2 is not None:
             raise self.conflict("`q2` needs two critics.", "critics")
+        if self.critics > 2 and (self.q1 is not None or self.q2 is not None):
+            raise self.conflict("Your own `q1` and `q2` are for one or two critics.", "critics")
         if self.critics == 2 and (self.q1 is None) != (self.q2 is None):
             raise ValueError(f"`q1` and `q2` go together. Received: q1={self.q1!r}, q2={self.q2!r}")
         self._check_networks()

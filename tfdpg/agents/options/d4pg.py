@@ -51,7 +51,7 @@ class D4PGOptions(OffPolicyOptions, without=("bc_weight", "action_l2")):
     """whether to divide the importance weights of prioritised replay by the largest weight of their minibatch."""
 
     critics = 1
-    """number of critics; of two, the distribution with the smaller mean is the target."""
+    """number of critics; of several, the distribution with the smallest mean is the target."""
     polyak = 0.0
     pi_lr = 1e-4
     q_lr = 1e-4

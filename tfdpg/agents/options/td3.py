@@ -12,7 +12,8 @@ class TD3Options(OffPolicyOptions):
     """The options of TD3."""
 
     critics = 2
-    """number of critics; 1 is delayed DDPG, with smoothing and delay but without clipped double Q-learning."""
+    """number of critics, of whose values the smallest is the target; 1 is delayed DDPG, with smoothing and delay but
+    without clipped double Q-learning."""
     policy_delay: Annotated[Count, Search(1, 4)] = 2
     """number of critic updates for each update of the policy."""
     target_noise: Annotated[NonNegative | Sequence[NonNegative], Search(0.05, 0.5, "log")] = 0.2
@@ -25,7 +26,7 @@ class TD3Options(OffPolicyOptions):
     target_noise_min: Annotated[Fraction, Only(target_noise_decay=Not(0))] = 0.0
     """smallest fraction of the smoothing noise that remains when it decays, in [0, 1]."""
     policy_gradient: Literal["q1", "min"] = "q1"
-    """value that the policy maximises: "q1", the first critic, or "min", the smaller one of the two critics."""
+    """value that the policy maximises: "q1", the first critic, or "min", the smallest of all critics."""
     target_update_every: Annotated[Count | None, Only(target_networks=True)] = None
     """number of critic updates between two updates of the target networks; None is `policy_delay`."""
 

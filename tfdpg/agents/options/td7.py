@@ -8,7 +8,7 @@ from tfdpg.options import Choices, Only, Search, Structural
 from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive
 
 WITHOUT = (
-    *("critics", "pi", "q1", "q2", "blocks", "l2", "polyak", "action_l2", "policy_gradient", "target_noise_decay"),
+    *("pi", "q1", "q2", "blocks", "l2", "polyak", "action_l2", "policy_gradient", "target_noise_decay"),
     *("target_noise_min", "recurrent", "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"),
 )
 
@@ -49,6 +49,10 @@ class TD7Options(TD3Options, without=WITHOUT):
     """factor f in [0, 1] of the best return so far when `assess_more_after` is reached: (1 - f) times its absolute
     value is subtracted from it."""
 
+    critics = 2
+    """number of critics, of whose values the smallest is the target; the policy maximises the mean of all."""
+    critics = 2
+    """number of critics, of whose values the smallest is the target; the policy maximises the mean of all."""
     replay = "lap"
     pi_lr = 3e-4
     q_lr = 3e-4
