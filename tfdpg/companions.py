@@ -1,7 +1,8 @@
-"""Functions of companions that the core offers, the only place where the core names its companions.
+"""Functions of companions that the core offers, such as `Agent.diagnose`, by the place where they are imported from.
 
 The core trains policies and exports them as SavedModels, without any companion. Its companions are the packages that
 surround training: `checking`, `cli`, `diagnosis`, `distributed`, `formats`, `plotting`, `serve` and `tuning`.
+Only this table and the public names in `tfdpg/__init__.py` name them.
 """
 
 import pkgutil

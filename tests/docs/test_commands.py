@@ -25,6 +25,9 @@ from tfdpg.checking.command import check as check_environment
 from tfdpg.cli import commands
 from tfdpg.cli.parsing import flags_of
 from tfdpg.cli.run_options import resume_flags, training_flags
+from tfdpg.diagnosis.command import diagnose
+from tfdpg.formats.command import convert
+from tfdpg.plotting.command import plot
 from tfdpg.serve.command import labels, serve
 from tfdpg.tuning.command import parse_tune_flags, tune_flags
 from tfdpg.tuning.space import dimensions
@@ -35,9 +38,9 @@ COMMANDS = {
     "check": check_environment,
     "evaluate": commands.evaluate,
     "export": commands.export,
-    "convert": commands.convert,
+    "convert": convert,
 }
-COMMANDS |= {"diagnose": commands.diagnose, "inspect": commands.inspect_export, "plot": commands.plot}
+COMMANDS |= {"diagnose": diagnose, "inspect": commands.inspect_export, "plot": plot}
 COMMANDS |= {"serve": serve, "labels": labels}
 MODEL_SERVER = {"allow_version_labels_for_unavailable_models", "enable_batching", "model_config_file"}
 """Flags of TensorFlow Serving."""

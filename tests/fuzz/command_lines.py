@@ -22,11 +22,13 @@ from tfdpg.cli import commands
 from tfdpg.cli.parsing import flags_of
 from tfdpg.cli.run_options import resume_flags, training_flags
 from tfdpg.cli.training import parse_training_flags
+from tfdpg.formats.command import convert
+from tfdpg.plotting.command import plot
 from tfdpg.serve.command import labels, serve
 
 COMMANDS: dict = {"train": None, "resume": None, "check": (check, 1), "evaluate": (commands.evaluate, 1)}
-COMMANDS |= {"export": (commands.export, 2), "convert": (commands.convert, 2), "inspect": (commands.inspect_export, 1)}
-COMMANDS |= {"serve": (serve, 1), "labels": (labels, 2), "plot": (commands.plot, 2)}
+COMMANDS |= {"export": (commands.export, 2), "convert": (convert, 2), "inspect": (commands.inspect_export, 1)}
+COMMANDS |= {"serve": (serve, 1), "labels": (labels, 2), "plot": (plot, 2)}
 """What they call, and how many words they take that are no flags."""
 USED = [*COMMANDS, "train", "train", "train", "resume", "export", "evaluate", "convert"]
 CAPS = {"epochs": 1, "steps-per-epoch": 20, "validation-episodes": 1, "max-ep-len": 10, "episodes": 1, "steps": 30}
