@@ -136,7 +136,7 @@ def test_the_remedy_of_small_features_is_accepted():
     (option,) = re.findall("`(normalize_observations=True)`", found.remedy)
     agent = eval(f"tfdpg.DDPG(Tiny(), {option}, **SMALL)", {"tfdpg": tfdpg, "Tiny": Tiny, "SMALL": SMALL})
     agent.fit(Tiny(), epochs=1, steps_per_epoch=200, verbose=0)
-    assert np.abs(agent.normalizers[0](np.array([[0.5, 2e-4]]))).min() > 0.3
+    assert np.abs(agent.data.normalizers[0](np.array([[0.5, 2e-4]]))).min() > 0.3
 
 
 def test_steps_reach_the_end_of_an_episode_unless_they_are_given(capsys):

@@ -76,7 +76,7 @@ def test_vector_environments_and_own_networks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert train("--run-dir", "r", "--num-envs", "3", "--networks", "my_networks:build", *QUIET) == 0
     agent = tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/60")
-    assert set(agent.custom_networks) == {"pi"} and agent.pi.layers[1].units == 5
+    assert set(agent.parts.given) == {"pi"} and agent.pi.layers[1].units == 5
     assert len(agent.replay.state()["heads"]) == 3
     assert train("--run-dir", "s", "--networks", "my_networks:wrong") == 1
     assert "['actor']" in capsys.readouterr().err

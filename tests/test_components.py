@@ -193,7 +193,7 @@ def test_state_that_is_no_network_is_saved_and_restored():
     fit_briefly(agent, env, epochs=1, steps_per_epoch=40)
     assert agent.host_state["phases"] > 3 and float(agent.device_state["largest"]) > -1
     other = Stateful(env, **SMALL, **EAGER)
-    other.restore_variables({name: np.asarray(v) for name, v in saved_arrays(agent)}, {})
+    other.parts.restore({name: np.asarray(v) for name, v in saved_arrays(agent)}, {})
     other.restore(agent.state())
     assert other.host_state == agent.host_state
     assert float(other.device_state["largest"]) == float(agent.device_state["largest"])
@@ -201,7 +201,7 @@ def test_state_that_is_no_network_is_saved_and_restored():
 
 
 def saved_arrays(agent):
-    for name, variables in agent.saved_variables.items():
+    for name, variables in agent.parts.variables.items():
         yield from ((f"{name}/{i}", variable) for i, variable in enumerate(variables))
 
 

@@ -56,8 +56,8 @@ def saved(agent, tmp_path):
 def assert_equal(agent, other):
     """Weights, optimizers, counters, random states and the replay buffer."""
     assert agent.state() == other.state()
-    for name, variables in agent.saved_variables.items():
-        for variable, another in zip(variables, other.saved_variables[name], strict=True):
+    for name, variables in agent.parts.variables.items():
+        for variable, another in zip(variables, other.parts.variables[name], strict=True):
             np.testing.assert_array_equal(variable, another, name, strict=True)
     np.testing.assert_array_equal(agent.replay.rows[: agent.replay.size], other.replay.rows[: other.replay.size])
 

@@ -149,7 +149,9 @@ def test_metrics_may_have_any_names(tmp_path, capsys):
     assert "first_value_std" in history and "second_value_max" in history and "surprise_std" not in history
     shown = re.findall(r" · ([a-z]\w+)", capsys.readouterr().out.splitlines()[1])
     assert shown == ["env_steps", "return", "episode_length", "cost", "actor_cost", "first_value", "val_return"]
-    assert agent.minibatch_builder.sampler.sample(agent.updates, 1)[1].min() < 1  # importance weights of the TD errors
+    assert (
+        agent.data.minibatch_builder.sampler.sample(agent.updates, 1)[1].min() < 1
+    )  # importance weights of the TD errors
 
     assert {"diagnosis/actor_cost", "diagnosis/surprise"} <= {tag for _, tag in scalars(run / "tensorboard", ".tfdpg")}
     columns = (run / "progress.txt").read_text().splitlines()[0].split("\t")
@@ -199,7 +201,7 @@ def test_an_option_that_an_own_algorithm_never_reads_is_refused_when_its_update_
     assert agent.updates == (2 if agent.options.run_eagerly else 0)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent", agent_class=OneCritic, action_l2=0.0)
-    again.grow_replay(10_000)
+    again.data.grow(10_000)
     assert again.learn(updates=1)["loss_q"] > 0
     with pytest.raises(ValueError, match="`action_l2` does nothing in OneCritic"):
         copy.deepcopy(agent).learn(updates=1)

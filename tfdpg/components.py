@@ -502,6 +502,8 @@ class Networks:
         copies: the copies of components, by name.
         optimizers: the optimizers, by name.
         state: the variables of `Declaration.device_state`, by name.
+        given: the user's own models, by the options that take them.
+        sources: the names of the copies' sources, by the names of the copies.
 
     Raises:
         ValueError: two networks have the same name, or an optimizer or a copy names a network that does not exist.
@@ -515,6 +517,8 @@ class Networks:
                 accept_unused_keys(model)
         self._declaration = declaration
         self._seed = seed
+        self.given = declaration.given
+        self.sources = {declared.name: declared.of for declared in declaration.copies}
         with tf.device(device), free_graphs():
             shared: dict[str, Any] = {}
             self.components: dict[str, keras.Model] = {
@@ -534,9 +538,8 @@ class Networks:
 
     def source(self, name: str) -> str:
         """The component whose architecture a component or copy has."""
-        sources = {each.name: each.of for each in self._declaration.copies}
-        while name in sources:
-            name = sources[name]
+        while name in self.sources:
+            name = self.sources[name]
         return name
 
     @property
@@ -877,7 +880,7 @@ def policy_loss(
         The losses, `[batch]`.
 
     Source: Silver et al. 2014, "Deterministic Policy Gradient Algorithms"; Fujimoto, Gu 2021 (TD3+BC). The penalty of
-    actions is that of OpenAI Baselines' program for hindsight experience replay.
+    actions is that of OpenAI Baselines' program for hindsight data replay.
     """
     action, data_action = ((a - spec.center) / spec.action_scale for a in (action, batch.action))
     loss = -q if bc_weight == 0 else bc_loss(q, action, data_action, bc_weight, batch.average)

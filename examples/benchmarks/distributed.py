@@ -120,7 +120,7 @@ def sizes(env_id: str, chunk: int) -> dict[str, float]:
     agent = new_agent(env_id)
     policy, weights = policy_for_workers(agent, "numpy")
     make_env = functools.partial(gym.make, env_id)
-    behaviour = BehaviourPolicy(agent.spec, policy, agent.behaviour.exploration.at_scale(0.1))
+    behaviour = BehaviourPolicy(agent.spec, policy, agent.data.behaviour.exploration.at_scale(0.1))
     worker = Worker(0, make_env, behaviour, 0, 1000)
     sent = worker.rollout(weights(), 0, RolloutRequest(chunk, 0, 1.0, 0))
     return {"transition": len(pickle.dumps(sent, protocol=5)) / chunk, "weights": weights().nbytes}

@@ -81,8 +81,8 @@ def replay() -> dict[str, float]:
         errors = rng.exponential(size=(50, 256))
 
         def draw(agent: tfdpg.TD3 = agent, errors: np.ndarray = errors) -> None:
-            _, rows = agent.minibatch_builder(0, 50)
-            agent.minibatch_builder.update_priorities(rows, errors)
+            _, rows = agent.data.minibatch_builder(0, 50)
+            agent.data.minibatch_builder.update_priorities(rows, errors)
 
         numbers |= {
             "megabytes of a million rows": agent.replay.nbytes / 1e6,
@@ -112,9 +112,9 @@ def share() -> dict[str, float]:
         return call
 
     agent.replay.add = timed(agent.replay.add)
-    agent.minibatch_builder.sampler.sample, agent.minibatch_builder._pack = (
-        timed(agent.minibatch_builder.sampler.sample),
-        timed(agent.minibatch_builder._pack),
+    agent.data.minibatch_builder.sampler.sample, agent.data.minibatch_builder._pack = (
+        timed(agent.data.minibatch_builder.sampler.sample),
+        timed(agent.data.minibatch_builder._pack),
     )
     began = time.perf_counter()
     agent.fit(env, epochs=1, steps_per_epoch=2000, verbose=0)

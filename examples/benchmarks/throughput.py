@@ -76,7 +76,7 @@ def measure_limit(env_id: str) -> dict[str, float]:
     batch = TASKS[env_id]["batch"]
     agent = tfdpg.TD3(gym.make(env_id), hidden_units=(hidden, hidden), batch_size=batch, update_after=0)
     agent.fit(gym.make(env_id), epochs=1, steps_per_epoch=1000, verbose=0)
-    draw = _best(lambda: agent.minibatch_builder(agent.updates, 50), 10)
+    draw = _best(lambda: agent.data.minibatch_builder(agent.updates, 50), 10)
     update = (_best(lambda: agent.learn(updates=50), 10) - draw) / 50
 
     x, y = (

@@ -32,7 +32,7 @@ def make(kind, **options):
     for network in (*agent.networks.values(), *agent.targets.values()):
         for weight in network.trainable_variables:
             weight.assign(rng.normal(0, 0.6, weight.shape))
-    agent.actor.refresh()
+    agent.data.actor.refresh()
     return agent
 
 
@@ -200,7 +200,7 @@ class StepByStep:
     def seen(self, episode, t):
         """Return the input of the recurrent cells at a step."""
         x = episode.observations[t]
-        normalizers = self.agent.normalizers
+        normalizers = self.agent.data.normalizers
         if normalizers:
             mean = normalizers[0].mean.numpy().astype(float)
             variance = normalizers[0].variance.numpy().astype(float)

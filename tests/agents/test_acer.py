@@ -54,7 +54,7 @@ def test_the_unclipped_sample_is_stored_and_the_environment_gets_the_clipped_one
 def test_discrete_actions_begin_where_the_space_says_and_follow_the_probabilities():
     agent = tfdpg.ACER(SPECS["discrete"], **SMALL)
     agent.pi.layers[-2].set_weights([np.zeros((8, 3), np.float32), np.log(np.array([0.7, 0.2, 0.1], np.float32))])
-    agent.actor.refresh()
+    agent.data.actor.refresh()
     observation = np.zeros((4000, 2), np.float32)
     actions = agent.act(observation)
     assert actions.dtype == np.int64 and actions.shape == (4000,)
@@ -68,8 +68,8 @@ def test_an_update_phase_is_one_update_on_the_newest_windows_and_then_some_on_sa
     env = SyncVectorEnv([lambda: Counter(length=7)] * 3)
     agent = tfdpg.ACER(env, **SMALL | {"replay_ratio": 0, "on_policy": True, "n_steps": 10})
     drawn = []
-    pack = agent.minibatch_builder.pack
-    agent.minibatch_builder.pack = lambda rows, weights: drawn.append(pack(rows, weights)[0]) or (drawn[-1],)
+    pack = agent.data.minibatch_builder.pack
+    agent.data.minibatch_builder.pack = lambda rows, weights: drawn.append(pack(rows, weights)[0]) or (drawn[-1],)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=90)
     assert agent.updates == len(drawn) == 3
     layout = WindowLayout.of(agent.spec, 1 + agent.family.record_width)

@@ -38,7 +38,7 @@ def windows(agent):
     packed[:, -1, layout.acted] = 0.0
     packed[1, 2, layout.acted] = 0.0  # the last observation of the truncated episode
     outputs = agent.pi(packed[..., layout.observation].reshape(-1, 2)).numpy()
-    behaviour = agent.behaviour.exploration.explore(
+    behaviour = agent.data.behaviour.exploration.explore(
         outputs + RNG.normal(0, 0.05, outputs.shape).astype(np.float32), 1.0, RNG
     )
     if spec.actions:
@@ -218,7 +218,7 @@ def test_an_update_matches_the_paper(kind, options):
     expected = gradients(agent, packed, layout, *slow_update(agent, packed, layout, 1), 1)
     before = [w.numpy() for network in agent.networks.values() for w in network.trainable_variables]
     averages = {name: [w.numpy() for w in target.weights] for name, target in agent.targets.items()}
-    agent.update(agent.unpack((tf.constant(packed),)), tf.constant(1, tf.int64))
+    agent.update(agent.data.unpack((tf.constant(packed),)), tf.constant(1, tf.int64))
     after = [w.numpy() for network in agent.networks.values() for w in network.trainable_variables]
     for x, y, gradient in zip(before, after, expected, strict=True):
         np.testing.assert_allclose(x - y, gradient, rtol=2e-3, atol=2e-5)
@@ -245,7 +245,7 @@ def test_the_end_of_an_episode_inside_a_window_stops_credit(kind):
         found = []
         for minibatch in (only, other):
             agent.set_weights(weights)
-            agent.update(agent.unpack((tf.constant(minibatch),)), tf.constant(1, tf.int64))
+            agent.update(agent.data.unpack((tf.constant(minibatch),)), tf.constant(1, tf.int64))
             found.append(agent.get_weights())
         for x, y in zip(*found, strict=True):
             np.testing.assert_array_equal(x, y)

@@ -14,9 +14,9 @@ from tests.agents.by_hand import BATCH, PI, PI_T, S2, SPEC, A, D, R, S, adam_fir
 from tests.agents.roster import EAGER, SMALL, fit_briefly
 from tests.environments import Counter, Identity
 from tests.losses.test_distributional import slow_projection
+from tfdpg.agents.support_range import FIRST_UPDATES, warn_of_edges
 from tfdpg.networks import Categorical, Mixture, head_of
 from tfdpg.replay import TransitionLayout, return_range
-from tfdpg.training.learning.support_range import FIRST_UPDATES, warn_of_edges
 
 ATOMS = np.linspace(-2, 2, 5)
 KERNEL = np.array([[0.2, -0.1, 0.4, 0.3, -0.5], [0.1, 0.3, -0.2, 0.6, 0.2]], np.float32)
@@ -316,11 +316,11 @@ def test_importance_weights_are_those_of_the_source_document():
     rarely = SMALL | EAGER | {"update_every": 10}
     agent = tfdpg.D4PG(env, v_min=-9, v_max=90, **rarely)
     agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
-    rows, weights = agent.minibatch_builder.sampler.sample(7, 40)
-    priorities = agent.minibatch_builder.sampler.state()["priorities"]
+    rows, weights = agent.data.minibatch_builder.sampler.sample(7, 40)
+    priorities = agent.data.minibatch_builder.sampler.state()["priorities"]
     np.testing.assert_allclose(weights, priorities.sum() / (len(agent.replay) * priorities[rows]), rtol=1e-4)
     np.testing.assert_array_equal(
-        agent.minibatch_builder.pack(rows, weights)[0][..., TransitionLayout.of(agent.spec).weight], weights
+        agent.data.minibatch_builder.pack(rows, weights)[0][..., TransitionLayout.of(agent.spec).weight], weights
     )
     normalised = tfdpg.D4PG(env, normalize_weights=True, **rarely)
     normalised.fit(env, epochs=1, steps_per_epoch=60, verbose=0)

@@ -79,7 +79,7 @@ def test_it_acts_in_numpy(agent, monkeypatch):
     expected = agent.predict(OBSERVATIONS)
     monkeypatch.setattr(tf, "function", lambda *args, **kwargs: pytest.fail("TensorFlow was called."))
     np.testing.assert_allclose(agent.policy()(OBSERVATIONS), expected, rtol=1e-4, atol=1e-5)
-    assert agent.actor.numpy_policy() is not None
+    assert agent.data.actor.numpy_policy() is not None
 
 
 def test_every_format_of_the_export_is_the_evaluation_policy(agent, tmp_path):
@@ -108,7 +108,7 @@ def test_workers_collect(agent):
     if type(agent) is TD7:
         assert other.host_state["best_return"] is not None
         due = (other.env_steps - 10) // 5  # all of them were made, or are counted to be made later
-        assert due - 2 <= other.updates + other.schedule.deferred <= due and other.schedule.deferred < due / 2
+        assert due - 2 <= other.updates + other.data.schedule.deferred <= due and other.data.schedule.deferred < due / 2
 
 
 def test_sac_samples_while_it_collects_and_exports_its_mean():
@@ -201,7 +201,7 @@ def td7_agent():
 
 def test_td7_evaluates_an_assessed_copy(td7_agent):
     agent = td7_agent
-    best, present = (agent.policy()(OBSERVATIONS), agent.actor.snapshot()(agent.spec.pack(OBSERVATIONS)))
+    best, present = (agent.policy()(OBSERVATIONS), agent.data.actor.snapshot()(agent.spec.pack(OBSERVATIONS)))
     assert not np.allclose(best, present, atol=1e-4)
     agent.copy_weights("pi_best", "state_encoder_best")
     np.testing.assert_allclose(agent.policy()(OBSERVATIONS), present, rtol=1e-4, atol=1e-5)
@@ -214,7 +214,7 @@ def test_a_policy_of_copies_acts_with_them_as_soon_as_they_are_copied():
         weight.assign(weight + 1)
     before = agent.act(OBSERVATIONS, explore=False)
     agent.copy_weights("state_encoder_fixed")
-    expected = agent.actor.predict(agent.spec.pack(OBSERVATIONS))
+    expected = agent.data.actor.predict(agent.spec.pack(OBSERVATIONS))
     assert not np.allclose(expected, before, atol=1e-3)
     np.testing.assert_allclose(agent.act(OBSERVATIONS, explore=False), expected, rtol=1e-4, atol=1e-5)
 
@@ -239,11 +239,13 @@ def test_td7_makes_deferred_updates_after_an_assessment(tmp_path):
         updates.append(agent.updates)
         if step == 99:
             agent.save(tmp_path / "agent")
-            assert tfdpg.load_agent(tmp_path / "agent", agent_class=TD7).schedule.deferred == agent.schedule.deferred
+            assert (
+                tfdpg.load_agent(tmp_path / "agent", agent_class=TD7).schedule.deferred == agent.data.schedule.deferred
+            )
         if terminated or truncated:
             observation, _ = env.reset()
     assert updates[58] == 1 and updates[59] == 10  # the first policy with an update began the second episode
-    assert agent.schedule.deferred == (130 - 10) // 5 - agent.updates
+    assert agent.data.schedule.deferred == (130 - 10) // 5 - agent.updates
 
 
 def test_td7_samples_by_the_rule_of_lap(td7_agent):
@@ -258,7 +260,7 @@ def test_td7_samples_by_the_rule_of_lap(td7_agent):
 def test_a_layer_that_numpy_does_not_know_is_computed_by_a_compiled_call(monkeypatch):
     monkeypatch.delitem(LAYERS, "tfdpg>AvgL1Norm")
     agent = TD7(RandomWalk(), **AGENTS["TD7"][1])
-    assert agent.actor.numpy_policy() is None
+    assert agent.data.actor.numpy_policy() is None
     np.testing.assert_allclose(agent.policy()(OBSERVATIONS), agent.predict(OBSERVATIONS), rtol=1e-5)
 
 

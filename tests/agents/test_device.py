@@ -36,7 +36,7 @@ for name in names:
         networks = (agent.networks | agent.copies).values()
         places = {variable.value.device for network in networks for variable in network.variables}
         places |= {variable.value.device for optimizer in agent.optimizers.values() for variable in optimizer.variables}
-        places |= {agent.counter.device}
+        places |= {agent.learner.counter.device}
         assert len(places) == 1 and places.pop().lower().endswith(device), places
         agent.learn(updates=2)
     actions = agent.predict(np.ones((3, 2), np.float32))

@@ -34,7 +34,7 @@ def test_a_replay_buffer_is_loaded_into_one_of_another_size(make, options, tmp_p
             np.testing.assert_array_equal(values, stored[name][len(stored[name]) - len(values) :])
         assert again.replay.size == kept and (kept < 100 or len(again.replay) == len(agent.replay))
         if "replay" in options:
-            priorities = [a.minibatch_builder.sampler.state()["priorities"][-kept:] for a in (agent, again)]
+            priorities = [a.data.minibatch_builder.sampler.state()["priorities"][-kept:] for a in (agent, again)]
             np.testing.assert_array_equal(*priorities)
         assert np.isfinite(list(again.learn(updates=5).values())).all()
 
@@ -68,7 +68,7 @@ def test_loaded_observation_statistics_are_kept(make, tmp_path):
     other.act(np.zeros(2, np.float32))
     other.observe(0.0, np.full(2, 100.0, np.float32), True, False)
     other.learn(updates=1)
-    assert np.abs(other.normalizers[0].mean.numpy() - agent.normalizers[0].mean.numpy()).max() < 1
+    assert np.abs(other.data.normalizers[0].mean.numpy() - agent.data.normalizers[0].mean.numpy()).max() < 1
 
 
 @parametrize_agents("DDPG")
@@ -89,7 +89,7 @@ def test_load_agent_changes_the_given_options(make, tmp_path):
     assert {name: getattr(again.options, name) for name in changes} == changes and again.options.clip_norm == 1.0
     assert float(again.optimizers["pi"].learning_rate) == 0.5
     assert float(again.optimizers["q1"].learning_rate) == pytest.approx(agent.options.q_lr)
-    assert again.minibatch_builder.gamma == 0.5 and again.replay.size == 30
+    assert again.data.minibatch_builder.gamma == 0.5 and again.replay.size == 30
     stored, held = (a.replay.transitions()["observations"] for a in (agent, again))
     np.testing.assert_array_equal(held, stored[-len(held) :])
     assert again.learn(updates=2) and again.updates == agent.updates + 2

@@ -38,8 +38,8 @@ def test_acting_in_numpy_keras_and_the_export_agree(make, kind, tmp_path):
     env.observation_space.seed(0)
     observations = np.stack([env.observation_space.sample() for _ in range(7)])
     acted = agent.act(observations, explore=False)
-    assert agent.actor.weights_from is not None
-    np.testing.assert_allclose(agent.actor.pi(observations), acted, rtol=1e-4, atol=1e-5)
+    assert agent.data.actor.weights_from is not None
+    np.testing.assert_allclose(agent.data.actor.pi(observations), acted, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(agent.predict(observations), acted, rtol=1e-4, atol=1e-5)
     policy = tfdpg.load(agent.export(tmp_path / "model"))
     np.testing.assert_allclose(policy(observations), acted, rtol=1e-4, atol=1e-5)

@@ -91,12 +91,14 @@ def test_clipped_gradients_are_smaller_and_l2_pulls_kernels_to_zero(make):
 def test_ornstein_uhlenbeck_noise_explores_and_resumes(make, tmp_path):
     needs(make, "noise")
     agent = fitted(make, Counter(length=50), noise="ou", ou_theta=0.1, start_steps=0, update_after=1000)
-    assert np.abs(agent.behaviour.exploration.noise.state).max() > 0
+    assert np.abs(agent.data.behaviour.exploration.noise.state).max() > 0
     agent.act(np.zeros(2, np.float32))
     agent.observe(0.0, np.ones(2, np.float32), False, False)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
-    np.testing.assert_array_equal(agent.behaviour.exploration.noise.state, again.behaviour.exploration.noise.state)
+    np.testing.assert_array_equal(
+        agent.data.behaviour.exploration.noise.state, again.data.behaviour.exploration.noise.state
+    )
     np.testing.assert_array_equal(agent.act(np.ones(2, np.float32)), again.act(np.ones(2, np.float32)))
 
 
@@ -158,9 +160,9 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
 def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_path):
     env = Counter(length=9)
     agent = fitted(make, env, steps=60, normalize_observations=True, **EAGER)
-    (held,) = agent.replay.observation(np.arange(agent.observation_statistics.rows_seen))
-    assert len(agent.normalizers) == 1 + len(agent.targets)
-    for normalizer in agent.normalizers:  # target networks use the same statistics
+    (held,) = agent.replay.observation(np.arange(agent.data.observation_statistics.rows_seen))
+    assert len(agent.data.normalizers) == 1 + len(agent.targets)
+    for normalizer in agent.data.normalizers:  # target networks use the same statistics
         np.testing.assert_allclose(normalizer.mean, held.mean(axis=0), rtol=1e-5)
         np.testing.assert_allclose(normalizer.variance, held.var(axis=0), rtol=1e-4)
     seen = np.array([[3.0, 4.0], [90.0, -90.0]], np.float32)
@@ -176,7 +178,7 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
     np.testing.assert_allclose(raw.predict(np.clip(normal, -5, 5).astype(np.float32)), shifted, rtol=1e-4, atol=1e-5)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
-    assert again.observation_statistics.count == agent.observation_statistics.count
+    assert again.data.observation_statistics.count == agent.data.observation_statistics.count
     np.testing.assert_array_equal(again.predict(seen), shifted)
     with pytest.raises(ValueError, match="`normalize_observations` needs"):
         make(env, normalize_observations=True, encoder=keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]))
@@ -186,9 +188,9 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
 def test_dict_observations_are_normalised_but_for_one_hot_features(make):
     env = Counter(length=9, as_dict=True)
     agent = fitted(make, env, steps=60, normalize_observations=True, **EAGER)
-    (held,) = agent.replay.observation(np.arange(agent.observation_statistics.rows_seen))
-    mean = agent.normalizers[0].mean.numpy()
-    variance = agent.normalizers[0].variance.numpy()
+    (held,) = agent.replay.observation(np.arange(agent.data.observation_statistics.rows_seen))
+    mean = agent.data.normalizers[0].mean.numpy()
+    variance = agent.data.normalizers[0].variance.numpy()
     np.testing.assert_allclose(mean, [*held[:, :2].mean(axis=0), 0, 0, 0], rtol=1e-5)
     np.testing.assert_allclose(variance, [*held[:, :2].var(axis=0), 1, 1, 1], rtol=1e-4)
 
@@ -197,14 +199,14 @@ def test_dict_observations_are_normalised_but_for_one_hot_features(make):
 def test_priorities_follow_the_td_errors(make, tmp_path):
     needs(make, "replay")
     agent = fitted(make, replay="prioritized", alpha=0.7, beta=0.5, beta_steps=100, batch_size=16, **EAGER)
-    rows, weights = agent.minibatch_builder.sampler.sample(agent.updates, 1)
+    rows, weights = agent.data.minibatch_builder.sampler.sample(agent.updates, 1)
     assert weights.shape == (1, 16) and weights.min() < 1
     assert (weights.max() == 1) == agent.options.values().get("normalize_weights", True)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
     np.testing.assert_array_equal(
-        again.minibatch_builder.sampler.sample(agent.updates, 3)[0],
-        agent.minibatch_builder.sampler.sample(agent.updates, 3)[0],
+        again.data.minibatch_builder.sampler.sample(agent.updates, 3)[0],
+        agent.data.minibatch_builder.sampler.sample(agent.updates, 3)[0],
     )
     agent.learn(updates=3)
     again.learn(updates=3)
@@ -223,8 +225,8 @@ def test_an_update_phase_of_passes_samples_each_row_once_per_pass(make):
     passes = {"update_every": 40, "update_after": 0, "epochs_per_round": 2, "run_eagerly": True}
     agent = make(Counter(), batch_size=8, **passes)
     drawn = []
-    draw = agent.minibatch_builder.sampler.sample
-    agent.minibatch_builder.sampler.sample = lambda *args: drawn.append(draw(*args)) or drawn[-1]
+    draw = agent.data.minibatch_builder.sampler.sample
+    agent.data.minibatch_builder.sampler.sample = lambda *args: drawn.append(draw(*args)) or drawn[-1]
     agent.fit(Counter(), epochs=1, steps_per_epoch=40, verbose=0)
     rows = np.concatenate([slots for slots, _ in drawn])
     assert agent.updates == 10 == len(rows)
@@ -329,7 +331,7 @@ def test_n_step_and_discount_reach_the_minibatch(make):
     env = Counter(length=9)
     agent = make(env, n_step=3, gamma=0.5, start_steps=100, update_after=1000)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=9)
-    packed = agent.minibatch_builder.pack(np.arange(9)[None])[0][0]
+    packed = agent.data.minibatch_builder.pack(np.arange(9)[None])[0][0]
     np.testing.assert_allclose(packed[0, 3:5], [1 + 0.5 * 2 + 0.25 * 3, 0.125])
     np.testing.assert_allclose(packed[7, 3:5], [8 + 0.5 * 9, 0.0])
 

@@ -23,7 +23,7 @@ def filled(kind=tfdpg.TD3, **options):
 
 
 def layout_of(agent):
-    return SequenceLayout.of(agent.spec, agent.behaviour.policy_state.recurrent_spec.previous_width)
+    return SequenceLayout.of(agent.spec, agent.data.behaviour.policy_state.recurrent_spec.previous_width)
 
 
 def learnt(agent, packed):
@@ -50,12 +50,12 @@ def assert_same(a, b):
 def one():
     """An agent, packed sequences, and a function that returns the weights after an update from the initial weights."""
     agent = filled(tfdpg.DDPG, bc_weight=0.3, remembers=("observation", "action", "reward"))
-    packed, _ = agent.minibatch_builder(0, 1)
+    packed, _ = agent.data.minibatch_builder(0, 1)
     weights = agent.get_weights()
 
     def learn(packed):
         agent.set_weights(weights)
-        agent.counter.assign(0)
+        agent.learner.counter.assign(0)
         return learnt(agent, packed)[0]
 
     return agent, packed, learn
@@ -110,7 +110,7 @@ def test_the_stored_state_changes_the_weights(one):
 
 def test_burn_in_updates_the_state_and_has_no_gradient(one):
     agent, packed, _ = one
-    batch = agent.unpack(tuple(tf.constant(part[0]) for part in packed))
+    batch = agent.data.unpack(tuple(tf.constant(part[0]) for part in packed))
     for name, action in (("pi", None), ("q1", batch.action)):
         network = agent.networks[name]
         with tf.GradientTape() as tape:

@@ -55,7 +55,9 @@ def test_agents_saved_or_copied_within_episodes_continue_bit_identically(name, t
     observation, _ = env.reset(seed=0)
     for _ in range(13):
         observation = step(env, [agent], observation)
-    states = agent.behaviour.policy_state.state[:, agent.behaviour.policy_state.recurrent_spec.previous_width :]
+    states = agent.data.behaviour.policy_state.state[
+        :, agent.data.behaviour.policy_state.recurrent_spec.previous_width :
+    ]
     assert states.any(axis=1).all() and agent.updates > 0
     agent.save(tmp_path / "agent")
     others = [tfdpg.load_agent(tmp_path / "agent"), copy.deepcopy(agent)]

@@ -45,7 +45,7 @@ def test_updates_equal_those_of_the_step_by_step_reference(kind, options):
         agent, *collect(agent), Distributions(np.linspace(-3, 3, 7)) if kind is tfdpg.D4PG else Values()
     )
     for counter in (1, 2):
-        slots, weights = agent.minibatch_builder.sampler.sample(agent.updates, 1)
+        slots, weights = agent.data.minibatch_builder.sampler.sample(agent.updates, 1)
         weights = np.ones(len(slots[0])) if weights is None else weights[0]
         noise = np.zeros((len(slots[0]), LENGTH, 2))
         if kind is tfdpg.TD3:
@@ -58,8 +58,8 @@ def test_updates_equal_those_of_the_step_by_step_reference(kind, options):
                 for weight, expected in zip(network.trainable_variables, nets[name].weights, strict=True):
                     np.testing.assert_allclose(weight.numpy(), expected, atol=1e-5, err_msg=f"{name} {weight.path}")
         assert (logs["loss_q"], logs.get("loss_pi", 0)) == pytest.approx((loss_q, loss_pi or 0), rel=1e-4)
-        if agent.minibatch_builder.sampler.uses_td_errors:
-            kept = agent.minibatch_builder.sampler.state()["priorities"][slots[0]]
+        if agent.data.minibatch_builder.sampler.uses_td_errors:
+            kept = agent.data.minibatch_builder.sampler.state()["priorities"][slots[0]]
             last = dict(zip(slots[0], priorities, strict=True))  # a row may be sampled twice
             np.testing.assert_allclose(kept, [last[slot] for slot in slots[0]], rtol=1e-4)
     lengths = [len(reference.episodes[number].actions) - t for number, t in map(reference.rows.__getitem__, slots[0])]

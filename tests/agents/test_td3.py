@@ -121,7 +121,7 @@ def test_exploration_noise_stays_in_the_box_and_scales_with_it():
     )
     agent = tfdpg.TD3(spec, hidden_units=(4,), start_steps=0, act_noise=0.1)
     observations = np.zeros((20_000, 1), np.float32)
-    actions = agent.behaviour.exploration.explore(np.zeros((20_000, 2), np.float32), 1.0, np.random.default_rng(0))
+    actions = agent.data.behaviour.exploration.explore(np.zeros((20_000, 2), np.float32), 1.0, np.random.default_rng(0))
     np.testing.assert_allclose(actions.std(axis=0), [0.1, 1.0], rtol=0.03)
     noisy_agent = tfdpg.TD3(spec, hidden_units=(4,), start_steps=0, act_noise=5.0, replay_size=50_000)
     assert all(spec.action_space.contains(row) for row in noisy_agent.act(observations))
@@ -147,7 +147,7 @@ def test_custom_networks_keep_their_weights_and_are_saved(tmp_path):
     np.testing.assert_allclose(agent.networks["pi"].get_weights()[0], [[PI]], rtol=1e-6)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
-    assert set(again.custom_networks) == {"pi", "q1", "q2"}
+    assert set(again.parts.given) == {"pi", "q1", "q2"}
     np.testing.assert_array_equal(again.networks["q2"].get_weights()[0], agent.networks["q2"].get_weights()[0])
 
 

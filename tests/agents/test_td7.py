@@ -302,7 +302,7 @@ def test_in_a_vector_environment_only_complete_episodes_of_one_policy_are_assess
         agent.end_episode(episode, updates)
         reported.append((updates, *before[1:], agent.host_state != before[0] or agent.defers_updates != before[2]))
 
-    agent.collector.report_episodes(end_episode, lambda: agent.updates)
+    agent.data.collector.report_episodes(end_episode, lambda: agent.updates)
     env = SyncVectorEnv([lambda n=n: RandomWalk(n) for n in (30, 30, 41)])
     agent.fit(env, epochs=1, steps_per_epoch=2000, verbose=0)
     counted = [updates == now and defers for updates, now, defers, _ in reported]

@@ -52,7 +52,7 @@ def test_a_distributed_run_and_its_resumption(local_ray, tmp_path, capsys):
     assert len(rows) == 3 and float(rows[-1]["val_return"]) == 6 and rows[-1]["worker_restarts"] == "0.0"
     agent = tfdpg.load_agent(max((run / "checkpoints").iterdir(), key=lambda path: int(path.name)))
     assert agent.epoch == 3 and agent.env_steps == runs.read_step_file(run / "env_steps") >= 90
-    assert len(agent.collector.episodes) == 2
+    assert len(agent.data.collector.episodes) == 2
 
 
 def test_incompatible_options(tmp_path, capsys):

@@ -142,7 +142,7 @@ def test_training_ends_where_no_node_comes_back(cluster, monkeypatch):
 
     class LosesNodes(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            if all(self.model.collector.episodes):  # both workers have sent steps
+            if all(self.model.data.collector.episodes):  # both workers have sent steps
                 monkeypatch.setattr(worker_pool, "STARTUP_SECONDS", 8.0)
                 for node in list(cluster.worker_nodes):
                     cluster.remove_node(node, allow_graceful=False)

@@ -58,7 +58,7 @@ def test_every_agent_trains(local_ray, name, tmp_path):
     assert agent.env_steps == logs["env_steps"][-1] == transitions(agent) and 120 <= agent.env_steps <= 200
     assert agent.updates == 5 * ((agent.env_steps - 10) // 5) and agent.epoch == 2
     loaded = tfdpg.load_agent(tmp_path / str(agent.env_steps))
-    assert loaded.collector.episodes.tolist() == agent.collector.episodes.tolist()
+    assert loaded.data.collector.episodes.tolist() == agent.data.collector.episodes.tolist()
     again = distributed.fit(loaded, counter, **SHORT | {"epochs": 3, "initial_epoch": 2})
     assert again.epoch == [2] and loaded.env_steps == transitions(loaded) > agent.env_steps
     (observations,) = loaded.replay.observation(np.arange(loaded.replay.size))
@@ -166,7 +166,7 @@ def test_the_learner_shapes_rewards_and_feeds_recorders(local_ray, tmp_path):
 def test_samples_per_insert(local_ray):
     agent = AGENTS["DDPG"](Counter())
     distributed.fit(agent, counter, **SHORT | {"epochs": 1}, samples_per_insert=2, tolerance=0)
-    earned = 2 / agent.batch_size * (agent.env_steps - 10)
+    earned = 2 / agent.options.batch_size * (agent.env_steps - 10)
     assert earned - 1 < agent.updates <= earned
 
 
@@ -259,7 +259,7 @@ def test_an_unknown_id_is_refused_before_workers_start(env_id):
 
 def test_the_default_noise_levels_are_evenly_spaced():
     agent = AGENTS["DDPG"](Counter(), noise="ou", act_noise=0.1, ou_theta=0.2, act_noise_schedule=lambda step: 0.0)
-    noises = [each.exploration.noise for each in worker_policies(agent, Distribution(actors=32), agent.actor)]
+    noises = [each.exploration.noise for each in worker_policies(agent, Distribution(actors=32), agent.data.actor)]
     normal = np.random.default_rng(0).standard_normal((2, 1, 1), np.float32)[:, 0, 0]
     for level, noise in enumerate(noises, start=1):
         rng = np.random.default_rng(0)
@@ -267,11 +267,11 @@ def test_the_default_noise_levels_are_evenly_spaced():
         assert isinstance(noise, OrnsteinUhlenbeck)
         assert first == pytest.approx(level / 32 * normal[0], rel=1e-5)
         assert second == pytest.approx(0.8 * first + level / 32 * normal[1], rel=1e-4)
-    (alone,) = worker_policies(agent, Distribution(actors=1), agent.actor)
+    (alone,) = worker_policies(agent, Distribution(actors=1), agent.data.actor)
     sampled = alone.exploration.noise.sample(1, np.random.default_rng(0))[0, 0]
     assert sampled == pytest.approx(0.1 * normal[0], rel=1e-5) and alone.exploration.factor(5) == 1
     with pytest.raises(ValueError, match="`agent` must .*explores with noise"):
-        worker_policies(AGENTS["ACER"](Counter()), Distribution(), agent.actor)
+        worker_policies(AGENTS["ACER"](Counter()), Distribution(), agent.data.actor)
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch):

@@ -14,7 +14,7 @@ def test_policies_with_statistics_or_blocks_act_as_in_the_learner(backend, optio
     agent = tfdpg.TD3("Pendulum-v1", **SMALL | options)
     rng = np.random.default_rng(0)
     agent.pi.set_weights([w + rng.uniform(0.1, 0.5, w.shape) for w in agent.pi.get_weights()])
-    agent.actor.refresh()
+    agent.data.actor.refresh()
     policy, weights = policy_for_workers(agent, backend)
     policy.load(weights())
     packed = (rng.normal(size=(4, 3)).astype(np.float32),)

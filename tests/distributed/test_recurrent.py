@@ -25,7 +25,7 @@ def check_stored_states(agent):
     held = as_one_segment(agent.replay)
     rows = held["rows"]
     steps_to_next = held["successor_after"]
-    acts = agent.behaviour
+    acts = agent.data.behaviour
     width = agent.replay.obs_width
     after = width + agent.spec.act_dim
     followed = 0
@@ -68,7 +68,7 @@ def test_it_learns_from_sequences_of_workers_and_is_saved(local_ray, shards, tmp
     callbacks = [Checkpoint(tmp_path)]
     options = SHORT | {"steps_per_epoch": 200}  # surely with updates: workers are at most 70 steps ahead of them
     logs = distributed.fit(agent, counter, **options, replay_shards=shards, callbacks=callbacks).history
-    assert np.isfinite(logs["loss"]).all() and agent.updates >= 3 and agent.observation_statistics.count > 0
+    assert np.isfinite(logs["loss"]).all() and agent.updates >= 3 and agent.data.observation_statistics.count > 0
     loaded = tfdpg.load_agent(tmp_path / str(agent.env_steps))
     distributed.fit(loaded, counter, **SHORT | {"epochs": 2, "initial_epoch": 1}, replay_shards=shards)
     assert loaded.env_steps >= agent.env_steps + 60 and loaded.learn(updates=1)
@@ -90,6 +90,6 @@ def test_keras_policies_take_recurrent_inputs_and_include_custom_classes():
     policy, weights = policy_for_workers(agent, "tensorflow")
     assert policy.classes == {"tests>Leaky": Leaky}
     policy.load(weights())
-    recurrent_inputs = agent.behaviour.policy_state.recurrent_spec.initial_state(2) + np.float32(0.1)
+    recurrent_inputs = agent.data.behaviour.policy_state.recurrent_spec.initial_state(2) + np.float32(0.1)
     packed = np.ones((2, 2), np.float32), recurrent_inputs
-    np.testing.assert_allclose(policy(packed), agent.actor(packed), atol=1e-6)
+    np.testing.assert_allclose(policy(packed), agent.data.actor(packed), atol=1e-6)

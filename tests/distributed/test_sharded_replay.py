@@ -40,10 +40,10 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
     stored = transitions(agent)
     assert agent.env_steps - 1 <= stored <= agent.env_steps
     assert before <= set(np.unique(agent.replay.transitions()["actions"]))
-    assert agent.observation_statistics.count <= agent.replay.added and agent.observation_statistics.mean[
+    assert agent.data.observation_statistics.count <= agent.replay.added and agent.data.observation_statistics.mean[
         1
     ] == pytest.approx(2.5, abs=0.3)
-    assert agent.learner.remote_replay is None and agent.observation_statistics.rows_seen == agent.replay.added
+    assert agent.learner.remote_replay is None and agent.data.observation_statistics.rows_seen == agent.replay.added
     saved = tmp_path / str(agent.env_steps)
     assert len(list(saved.glob("replay-*.npz"))) == 2
     for shard_count in (0, 2):
@@ -61,7 +61,7 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
 def test_shards_return_the_range_of_returns(local_ray):
     agent = tfdpg.D4PG(Counter(), **SMALL)
     history = distributed.fit(agent, counter, **SHORT | {"steps_per_epoch": ENOUGH_FOR_UPDATES}).history
-    sampler = agent.minibatch_builder.sampler
+    sampler = agent.data.minibatch_builder.sampler
     slots, _ = sampler.sample(0, 1)
     sampler.update_priorities(slots, np.linspace(1, 9, slots.size))
     assert sampler.beta(0) == 1 and sampler.sample(0, 1)[1].max() != 1  # which normalised weights have

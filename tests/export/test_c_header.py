@@ -107,14 +107,14 @@ def run(directory, actor, observations, compiler=("cc", "-std=c99")):
 )
 def test_c_acts_as_numpy_does(tmp_path, kind):
     agent = KINDS[kind]()
-    for normalizer in agent.normalizers:
+    for normalizer in agent.data.normalizers:
         normalizer.mean.assign([0.3, -0.2, 1.0])
         normalizer.variance.assign([2.0, 0.5, 4.0])
     space = agent.spec.observation_space
-    actor = agent.evaluation_actor.numpy_policy()
+    actor = agent.data.evaluation_actor.numpy_policy()
     space.seed(0)
     observations = [space.sample() for _ in range(6)]
-    recurrent_spec = agent.recurrent_spec and agent.recurrent_spec._replace(stored=False)
+    recurrent_spec = agent.data.recurrent_spec and agent.data.recurrent_spec._replace(stored=False)
     by_numpy = GreedyPolicy(agent.spec, recurrent_spec, greedy_forward(agent.spec, recurrent_spec, actor))
     expected = np.array([by_numpy(observation) for observation in observations]).reshape(6, -1)
     parts = [agent.spec.unpack(agent.spec.pack(observation)) for observation in observations]
@@ -128,7 +128,7 @@ def test_c_acts_as_numpy_does(tmp_path, kind):
 def test_activations(tmp_path, activation):
     agent = tfdpg.TD3("Pendulum-v1", **SMALL | {"activation": activation}, seed=2)
     observations = np.random.default_rng(0).normal(0, 3, (6, 3)).astype(np.float32)
-    found = run(tmp_path, agent.actor.numpy_policy(), observations)
+    found = run(tmp_path, agent.data.actor.numpy_policy(), observations)
     np.testing.assert_allclose(found, agent.predict(observations), rtol=1e-5, atol=1e-5)
 
 
@@ -241,7 +241,7 @@ def test_two_headers_in_one_program(nonfinite_observations, tmp_path):
         critics = {"q1": numpy_critic(agent.spec, agent.networks["q1"])} if kind == "plain" else {}
         (tmp_path / name).mkdir()
         weights_file = "policy.c" if name == "two" else None
-        header, weights = c_header(agent.actor.numpy_policy(), "a policy", critics, prefix, weights_file)
+        header, weights = c_header(agent.data.actor.numpy_policy(), "a policy", critics, prefix, weights_file)
         (tmp_path / name / "policy.h").write_text(header)
     (tmp_path / "two/policy.c").write_text(f'#include "policy.h"\n\n{weights}')
     answers(tmp_path, ["cc", "-std=c99"], tmp_path / "two/policy.c", nonfinite_observations)

@@ -60,7 +60,7 @@ def exported(agent, tmp_path_factory):
 def bare(agent, tmp_path_factory):
     """An export of the agent without the normaliser's statistics."""
     other = copy.deepcopy(agent)
-    for normalizer in other.normalizers:
+    for normalizer in other.data.normalizers:
         normalizer.mean.assign(0 * normalizer.mean)
         normalizer.variance.assign(0 * normalizer.variance + 1)
     return other.export(tmp_path_factory.mktemp("bare") / "model")

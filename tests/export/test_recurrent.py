@@ -106,7 +106,8 @@ def test_a_client_keeps_the_state(kind, exported):
         if before[name]:
             np.testing.assert_array_equal(given[name], start)
     assert all(
-        given[name].shape == (NUM_ENVS, width) and not given[name].any() for name, width in agent.recurrent_spec.parts
+        given[name].shape == (NUM_ENVS, width) and not given[name].any()
+        for name, width in agent.data.recurrent_spec.parts
     )
     for t in range(TIME):
         outputs = run("pi", x=X[:, t], **given)

@@ -55,8 +55,8 @@ def play(agent, env, steps):
         if terminated:
             observation, _ = env.reset()
     agent.set_weights([weight + np.float32(0.01) for weight in agent.get_weights()])
-    _, rows = agent.minibatch_builder(0, 2)
-    agent.minibatch_builder.update_priorities(rows, np.arange(rows.size, dtype=np.float32).reshape(rows.shape))
+    _, rows = agent.data.minibatch_builder(0, 2)
+    agent.data.minibatch_builder.update_priorities(rows, np.arange(rows.size, dtype=np.float32).reshape(rows.shape))
     return agent
 
 
@@ -68,10 +68,10 @@ def contents(agent):
         dict(enumerate(agent.get_weights()))
         | segments.as_one_segment(buffer)
         | buffer.state()
-        | agent.minibatch_builder.sampler.state()
+        | agent.data.minibatch_builder.sampler.state()
     )
     arrays |= {(name, i): values for name, each in optimizers for i, values in enumerate(each.variables)}
-    arrays |= agent.observation_statistics.state() if agent.observation_statistics else {}
+    arrays |= agent.data.observation_statistics.state() if agent.data.observation_statistics else {}
     held = {name: np.asarray(values).tobytes() for name, values in arrays.items()}
     return held | {"state": repr(agent.state()), "options": repr(sorted(agent.saved_options.items()))}
 
@@ -103,7 +103,7 @@ def case(number, place, done):
     observation = agent.spec.observation_space.sample()
     try:
         agent.act(observation)
-        agent.minibatch_builder(0, 1)
+        agent.data.minibatch_builder(0, 1)
     except Exception as error:
         check_ours(error)
         return "refused-later"

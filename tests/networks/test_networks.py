@@ -163,9 +163,9 @@ def test_a_normaliser_in_custom_networks_has_the_statistics_of_the_agent(tmp_pat
     policy = keras.Model(x, keras.layers.Rescaling(2.0)(tanh))
     agent = tfdpg.DDPG(env, pi=policy, **SMALL, **EAGER)
     agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
-    (mean,) = {tuple(layer.mean.numpy()) for layer in agent.normalizers}
-    np.testing.assert_allclose(mean, agent.observation_statistics.mean, rtol=1e-6)
-    assert agent.observation_statistics.count > 20 and np.abs(mean).max() > 0
+    (mean,) = {tuple(layer.mean.numpy()) for layer in agent.data.normalizers}
+    np.testing.assert_allclose(mean, agent.data.observation_statistics.mean, rtol=1e-6)
+    assert agent.data.observation_statistics.count > 20 and np.abs(mean).max() > 0
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
     observations = np.float32([[1, 0, 3], [0, 1, -3]])

@@ -251,14 +251,14 @@ RECURRENT = {"n_step": 3, "recurrent": "lstm", "recurrent_units": 3}
 )
 def test_it_is_saved_and_loaded_alone(kind, options, short, tmp_path):
     agent = filled(kind=kind, **options)
-    agent.collector.close_episodes()  # an episode that is open counts as truncated where it is loaded
+    agent.data.collector.close_episodes()  # an episode that is open counts as truncated where it is loaded
     agent.replay.save(tmp_path / "runs/replay")
     other = tfdpg.DDPG(Seen(kind=kind), **NO_UPDATE | options, seed=8)
     other.replay.load(tmp_path / "runs/replay")
     assert transitions(other.replay) == transitions(agent.replay) and len(other.replay) == 46
     slots = np.flatnonzero(agent.replay.successor[: agent.replay.size] >= 0)
     for one, same in zip(
-        agent.minibatch_builder.pack(slots), other.minibatch_builder.pack(slots), strict=True
+        agent.data.minibatch_builder.pack(slots), other.data.minibatch_builder.pack(slots), strict=True
     ):  # sequences, if it is recurrent
         np.testing.assert_array_equal(one, same)
     small = tfdpg.DDPG(Seen(kind=kind), **NO_UPDATE | options | {"replay_size": 22})

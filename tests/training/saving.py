@@ -19,7 +19,7 @@ from tfdpg.replay import segments
 def digest(agent):
     """A sum of all that a checkpoint holds."""
     buffer = agent.replay
-    sampler = agent.minibatch_builder.sampler
+    sampler = agent.data.minibatch_builder.sampler
     arrays = [
         *agent.get_weights(),
         *buffer.transitions().values(),
@@ -50,9 +50,9 @@ def resume(directory):
             agent.observe(reward, observation, terminated, truncated)
             if terminated:
                 observation, _ = env.reset()
-        _, rows = agent.minibatch_builder(agent.env_steps, 2)
-        agent.minibatch_builder.update_priorities(rows, rng.normal(size=rows.shape))
-        agent.minibatch_builder.sampler.state()  # adds new rows, as saving does
+        _, rows = agent.data.minibatch_builder(agent.env_steps, 2)
+        agent.data.minibatch_builder.update_priorities(rows, rng.normal(size=rows.shape))
+        agent.data.minibatch_builder.sampler.state()  # adds new rows, as saving does
         agent.set_weights([weight + 1 for weight in agent.get_weights()])
         print("saving", agent.env_steps, digest(agent), flush=True)
         checkpoint.on_epoch_end(0)

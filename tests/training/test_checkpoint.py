@@ -120,7 +120,7 @@ def test_overwriting(agent, tmp_path):
 def test_everything_comes_back(agent, tmp_path):
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
-    assert again.collector.state() == agent.collector.state()
+    assert again.data.collector.state() == agent.data.collector.state()
     for name, optimizer in agent.optimizers.items():
         for a, b in zip(optimizer.variables, again.optimizers[name].variables, strict=True):
             np.testing.assert_array_equal(a.numpy(), b.numpy())

@@ -82,7 +82,7 @@ def test_the_whole_data_set_is_held_unless_replay_size_was_set(monkeypatch):
         agent.fit_offline(arrays, **OFFLINE)
         held.append(len(agent.replay))
     assert held == [2997, 5994] and agent.options.replay_size == 6006 == agent.replay.replay_size != default
-    priorities = agent.minibatch_builder.sampler.state()["priorities"]
+    priorities = agent.data.minibatch_builder.sampler.state()["priorities"]
     assert len(priorities) == 6006 and np.count_nonzero(priorities) == 5994
 
 
@@ -91,7 +91,7 @@ def test_a_grown_replay_buffer_is_saved_and_resumed(tmp_path):
     agent = tfdpg.TD3(Counter(), **SMALL | {"replay_size": 1_000_000}, run_eagerly=True)
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=30)
     before = agent.replay.transitions()
-    agent.grow_replay(1_000_100)
+    agent.data.grow(1_000_100)
     assert_same(agent.replay.transitions(), before)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")

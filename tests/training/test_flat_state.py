@@ -42,8 +42,8 @@ def is_flat(agent):
 def assert_same(one, other):
     """Weights, optimizers and counters are equal."""
     assert one.updates == other.updates > 0
-    for name, variables in one.saved_variables.items():
-        for a, b in zip(variables, other.saved_variables[name], strict=True):
+    for name, variables in one.parts.variables.items():
+        for a, b in zip(variables, other.parts.variables[name], strict=True):
             np.testing.assert_array_equal(a, b, name, strict=True)
 
 
@@ -70,8 +70,8 @@ class Watcher(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         weights = np.concatenate([weight.ravel() for weight in self.model.pi.get_weights()])
-        np.testing.assert_array_equal(weights, self.model.actor.numpy_policy().weights)
-        assert ("loss_q" in logs) == (self.model.updates > 0) and int(self.model.counter) == self.model.updates
+        np.testing.assert_array_equal(weights, self.model.data.actor.numpy_policy().weights)
+        assert ("loss_q" in logs) == (self.model.updates > 0) and int(self.model.learner.counter) == self.model.updates
         self.phases += 1
 
 
@@ -161,15 +161,15 @@ def test_updates_that_are_held_back_are_made_before_anything_is_saved_and_may_di
     with agent.learner.flat_state(is_allowed=True):
         assert "loss_q" in agent.learner.run_update_phase(1, may_hold=True)  # the first one is traced
         assert [agent.learner.run_update_phase(1, may_hold=True) for _ in range(2)] == [{}] * 2
-        assert agent.updates == 3 and int(agent.counter) == 1
+        assert agent.updates == 3 and int(agent.learner.counter) == 1
         assert "loss_q" in agent.learner.run_update_phase(3, may_hold=True) and agent.updates == 6
         agent.save(tmp_path / "agent")
-        assert int(agent.counter) == 6 and tfdpg.load_agent(tmp_path / "agent").updates == 6
-        assert "loss_q" in agent.learn(updates=1) and int(agent.counter) == 7
+        assert int(agent.learner.counter) == 6 and tfdpg.load_agent(tmp_path / "agent").updates == 6
+        assert "loss_q" in agent.learn(updates=1) and int(agent.learner.counter) == 7
     agent.replay.segment(0, agent.replay.added)["rows"][:, -1] = np.nan  # the rewards, in a view of the buffer
     with pytest.raises(FloatingPointError, match="`q1`"), agent.learner.flat_state(is_allowed=True):
         assert agent.learner.run_update_phase(1, may_hold=True) == {}
-    assert agent.updates == int(agent.counter) == 8 and np.isnan(agent.networks["q1"].get_weights()[0]).any()
+    assert agent.updates == int(agent.learner.counter) == 8 and np.isnan(agent.networks["q1"].get_weights()[0]).any()
     assert not agent.learner._is_flat
 
 

@@ -33,8 +33,8 @@ def agent():
     """One with prioritised replay, which holds 60 steps and 12 final observations, and does not learn."""
     agent = tfdpg.TD3(Counter(), **SMALL | {"replay": "prioritized", "update_after": 1000})
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=60)
-    _, rows = agent.minibatch_builder(0, 3)
-    agent.minibatch_builder.update_priorities(rows, np.random.default_rng(0).normal(size=rows.shape))
+    _, rows = agent.data.minibatch_builder(0, 3)
+    agent.data.minibatch_builder.update_priorities(rows, np.random.default_rng(0).normal(size=rows.shape))
     return agent
 
 

@@ -173,8 +173,8 @@ def test_training_warnings_leave_the_memory_alone():
     actor = lambda packed: np.concatenate([packed[-1][:, -1:], packed[-1][:, -1:] + 2], axis=1)  # noqa: E731
     observation, _ = env.reset(seed=0)
     agent.act(observation)
-    agent.behaviour = counting_policy(agent.spec, actor=actor)
-    agent.actor = actor
-    agent.behaviour.greedy((np.zeros((1, 3), np.float32),))
+    agent.data.behaviour = counting_policy(agent.spec, actor=actor)
+    agent.data.actor = actor
+    agent.data.behaviour.greedy((np.zeros((1, 3), np.float32),))
     assert actions_at_bounds(agent) == {"actions_at_bounds": 0.0}  # the next action would be at its bound
-    assert agent.behaviour.policy_state.state.tolist() == [[0, 0, 2]]
+    assert agent.data.behaviour.policy_state.state.tolist() == [[0, 0, 2]]

@@ -127,7 +127,10 @@ def test_an_environment_that_does_not_repeat_itself_is_named(tmp_path):
     added = agent.replay.added
     with pytest.warns(UserWarning, match="environment 1 is.*another obs.* 0 steps"):
         trained(agent, make_env, StopAt(78))
-    assert agent.replay.state()["opened"].tolist() == [begun[0], added] and agent.collector.episodes.tolist() == [2, 4]
+    assert agent.replay.state()["opened"].tolist() == [
+        begun[0],
+        added,
+    ] and agent.data.collector.episodes.tolist() == [2, 4]
     assert len(agent.replay.open_episode(0)) == 10 and len(agent.replay.open_episode(1)) == 4
 
 
@@ -146,15 +149,15 @@ def test_an_episode_goes_on_as_long_as_the_replay_holds_it_whole(tmp_path, repla
     )
     with expected:
         trained(agent, RandomWalk, StopAt(29))
-    assert agent.collector.episodes.tolist() == [1 if is_held else 2]
+    assert agent.data.collector.episodes.tolist() == [1 if is_held else 2]
     assert agent.replay.added == (30 if is_held else 31)
 
 
 def test_an_episode_that_nobody_acted_in_yet_begins_as_it_would_have(tmp_path):
     agent = opened(RandomWalk(), 30, tmp_path)
-    assert agent.replay.state()["heads"].tolist() == [-1] and agent.collector.episodes.tolist() == [2]
+    assert agent.replay.state()["heads"].tolist() == [-1] and agent.data.collector.episodes.tolist() == [2]
     trained(agent, RandomWalk, StopAt(31))
-    assert agent.collector.episodes.tolist() == [2]
+    assert agent.data.collector.episodes.tolist() == [2]
     first = RandomWalk().reset(seed=reset_seed(agent.seed, TRAINING, 0, 1))[0]
     np.testing.assert_array_equal(agent.replay.observation(agent.replay.open_episode(0)[:1])[0][0], first)
 

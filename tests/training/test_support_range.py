@@ -11,9 +11,9 @@ import tfdpg
 from tests.agents.roster import EAGER, SMALL
 from tests.environments import Counter
 from tfdpg import losses
+from tfdpg.agents.support_range import PERIOD, choose_support, follow_returns
 from tfdpg.networks import Categorical, head_of
 from tfdpg.replay import return_range
-from tfdpg.training.learning.support_range import PERIOD, choose_support, follow_returns
 
 
 class Returns:
@@ -82,7 +82,7 @@ def test_an_agent_s_running_support_starts_from_its_returns():
     env = Counter(length=4)
     agent = tfdpg.D4PG(env, v_range="running", **SMALL, **EAGER)
     agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
-    low, high = return_range(agent.replay, agent.minibatch_builder.gamma)
+    low, high = return_range(agent.replay, agent.data.minibatch_builder.gamma)
     saved = json.loads(json.dumps(agent.state()))
     now = agent.head.atoms.numpy()
     assert -now[0] == now[-1] and abs(now[-1] - 150.5) > 1

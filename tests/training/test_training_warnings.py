@@ -165,7 +165,7 @@ class Logs:
 
     def __init__(self, agent):
         self.training_warnings = training_warnings.TrainingWarnings(agent, FitOptions())
-        agent.counter.assign_add(1)
+        agent.learner.counter.assign_add(1)
 
     def caught(self, *epochs):
         with warnings.catch_warnings(record=True) as caught:

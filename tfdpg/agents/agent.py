@@ -1,6 +1,7 @@
 """The base class of all agents: act, observe, learn, fit, evaluate, save and export."""
 
 import abc
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
@@ -9,25 +10,22 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import BehaviourPolicy, GreedyPolicy, RecurrentState, RunningStatistics, greedy_forward
+from tfdpg.acting import GreedyPolicy, greedy_forward
 from tfdpg.agents import description
 from tfdpg.agents.declarations import recorders
-from tfdpg.agents.exporting import export_agent
+from tfdpg.agents.exporting import export_agent, signatures
 from tfdpg.agents.options import AgentOptions, ExportOptions
 from tfdpg.arguments import natural
 from tfdpg.companions import companion
-from tfdpg.components import Declaration, Networks, Optimizers, PolicySpec
+from tfdpg.components import Declaration, Networks, Optimizers
 from tfdpg.hints import ATTRIBUTES, missing_attribute, refuse_positional_updates, reject_unknown_arguments
-from tfdpg.networks import PolicyInference, numpy_policy
 from tfdpg.options import BuiltIn, Unsaved, takes_options
-from tfdpg.replay import GoalFunctions
 from tfdpg.spec import Spec
 from tfdpg.training import evaluation, loop
+from tfdpg.training.agent_data import AgentData
 from tfdpg.training.checkpoints import checkpoint, network_weights
-from tfdpg.training.environment.collector import Collector
 from tfdpg.training.environment.env_runner import Episode, environment_of
-from tfdpg.training.learning.epoch_metrics import EpochMetrics
-from tfdpg.training.learning.learner import Learner, check_normalizers, find_normalizers
+from tfdpg.training.learning.learner import Learner
 from tfdpg.training.options import FitOptions, OfflineOptions
 
 if TYPE_CHECKING:
@@ -68,102 +66,59 @@ class Agent(metaclass=_AgentType):
         replay: the replay buffer.
         history: the `History` of the last `fit` or `fit_offline`; None before.
         stop_training: a callback sets it to True to stop `fit`.
-        batch_size: the option `batch_size`.
         batch_elements: the number of elements of a minibatch: transitions, steps of sequences, or windows.
         metrics: the metrics that `update` returns.
-        custom_networks: the user's own models, by the options that take them.
         device_state: variables that updates read and write, by name.
         host_state: numbers, strings and lists that are saved with the agent, by name.
-        recurrent_spec: the recurrent state of the policy; None if it is not recurrent.
+        minimize: takes a step of optimizers; see `tfdpg.components.Networks.minimize`.
+        update_copies: updates the copies that are due; see `tfdpg.components.Networks.update_copies`.
+        parts: what the agent is made of: networks, copies and optimizers.
+        data: its data: the policies that act, the collector, the replay buffer and the minibatches.
+        learner: makes the updates.
     """
 
     def __init__(self, env: Any, options: AgentOptions, declare: Callable[[Spec, Any], Declaration]):
-        """See the class.
-
-        The other attributes are for the rest of tfdpg:
-
-        Attributes:
-            copy_sources: the names of the copies' sources, by the names of the copies.
-            minimize: takes a step of optimizers; see `tfdpg.components.Networks.minimize`.
-            update_copies: updates the copies that are due; see `tfdpg.components.Networks.update_copies`.
-            optimizer: all optimizers as one object, which Keras' callbacks expect.
-            replay_may_grow: whether `fit_offline` makes the replay buffer larger, if its data does not fit.
-            minibatch_builder: samples minibatches; `make_minibatch_builder` makes another for any replay buffer.
-            schedule: the schedule of updates, and its counters.
-            actor: computes the outputs of the behaviour policy, in NumPy if possible.
-            evaluation_actor: computes the outputs of the evaluation policy.
-            behaviour: selects actions during collection.
-            policy_period: the behaviour policy changes only in updates whose number is a multiple of it.
-            collector: stores actions with their outcomes.
-            learner: runs the update phases.
-            epoch_metrics: the metrics of the updates in this epoch.
-            signatures: the signatures of the export.
-            exported_critics: the models that have signatures from observations and actions to values, by name.
-        """
+        """See the class."""
         self.spec = Spec.of(env)
         self.environment = environment_of(env)
-        self._options = options
         self.seed = options.drawn_seed
-        self.batch_size = options.batch_size
         declaration = declare(self.spec, options)
         options.refuse(declaration.unused)
-        minibatches = declaration.minibatches
-        self._networks = Networks(declaration, self.seed, options.device)
-        self.networks = self._networks.components
-        self.copies = self._networks.copies
-        self.targets = self._networks.targets
-        self.copy_sources = {declared.name: declared.of for declared in declaration.copies}
-        self.custom_networks = declaration.given
-        self.optimizers = self._networks.optimizers
-        self.device_state = self._networks.state
+        self.parts = Networks(declaration, self.seed, options.device)
+        self.data = AgentData(declaration, self.parts, options, recorders(options.recorders, self.spec))
+        self.learner = Learner(
+            type(self).__name__,
+            declaration,
+            self.parts,
+            self.data,
+            lambda batch, counter: self.update(batch, counter),
+            before=[functools.partial(function, self) for function in declaration.before_phase],
+            after=[functools.partial(function, self) for function in declaration.after_phase],
+        )
+        self.networks = self.parts.components
+        self.copies = self.parts.copies
+        self.targets = self.parts.targets
+        self.optimizers = self.parts.optimizers
+        self.device_state = self.parts.state
         self.host_state = dict(declaration.host_state)
-        self.minimize = self._networks.minimize
-        self.update_copies = self._networks.update_copies
-        self.restore_variables = self._networks.restore
-        self.schedule = declaration.schedule
-        self.schedule.defers_updates = declaration.defers_updates
-        with tf.device(options.device):
-            self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
-        self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
-        self.normalizers = find_normalizers(self._networks.following.values())
-        self.observation_statistics = RunningStatistics(self.spec) if self.normalizers else None
-        if self.observation_statistics is not None:
-            check_normalizers(self.normalizers, len(self.observation_statistics.mean))
-        self.replay = minibatches.replay
-        self.replay_may_grow = not options.is_changed("replay_size")
-        self.make_minibatch_builder = minibatches.make_minibatch_builder
-        self.unpack = minibatches.unpack
-        self.minibatch_builder = minibatches.make_minibatch_builder(minibatches.replay)
-        if not isinstance(env, str | Spec):
-            self.relabel_with(env)
-        self._pack = minibatches.pack
-        self.batch_elements = minibatches.batch_elements
-        self.metrics = tuple(declaration.metrics)
-        self.epoch_metrics = EpochMetrics(self.metrics)
-        evaluation = declaration.evaluation or declaration.behaviour
-        self.recurrent_spec = recurrent_spec = declaration.behaviour.recurrent
-        self.actor = self._inference(declaration.behaviour)
-        self.evaluation_actor = self.actor if evaluation is declaration.behaviour else self._inference(evaluation)
-        policy_state = None if recurrent_spec is None else RecurrentState(recurrent_spec)
-        self.behaviour = BehaviourPolicy(self.spec, self.actor, declaration.exploration, policy_state)
-        acting = self.replay, self.schedule, self.behaviour, self.seed, options.reward_shaper
-        self.collector = Collector(self.spec, *acting, recorders(options.recorders, self.spec))
-        self.collector.expect(env)
+        self.minimize = self.parts.minimize
+        self.update_copies = self.parts.update_copies
+        self.optimizer = Optimizers(list(self.optimizers.values()), self.learner.counter)
+        self.replay = self.data.replay
+        self.batch_elements = self.data.batch_elements
+        self.metrics = self.learner.metrics
+        self.signatures, self.exported_critics = signatures(declaration, self.parts, self.data)
+        self.history: keras.callbacks.History | None = None
+        self.stop_training = False
+        self._initial_epoch: int | None = None
+        self._epoch = 0
         self._after_episode = declaration.after_episode
         if self._after_episode:
-            self.collector.report_episodes(self.end_episode, lambda: self.updates)
-        make_values = declaration.action_values
-        critics = dict(self.networks if make_values is None else make_values(self._networks.all))
-        self.signatures = dict(declaration.signatures(self._networks.all | critics, self.evaluation_actor.pi))
-        of_actions = [name for name, signature in self.signatures.items() if "a" in signature.inputs]
-        self.exported_critics = {name: critics[name] for name in of_actions if name in critics}
-        self.policy_period = declaration.policy_period
-        self.learner = Learner(self, declaration.updates_per_phase, declaration.before_phase, declaration.after_phase)
-        self.history: keras.callbacks.History | None = None
-        self._initial_epoch: int | None = None
-        self.stop_training = False
-        self._epoch = 0
-        given = f": {', '.join(self.custom_networks)} are your own" if self.custom_networks else ""
+            self.data.collector.report_episodes(self.end_episode, lambda: self.updates)
+        if not isinstance(env, str | Spec):
+            self.relabel_with(env)
+        self.data.collector.expect(env)
+        given = f": {', '.join(self.parts.given)} are your own" if self.parts.given else ""
         where = f"in {type(self).__name__}, which builds no network with it{given}"
         options.refuse_unread(where, options.names(BuiltIn))
 
@@ -183,7 +138,7 @@ class Agent(metaclass=_AgentType):
     @property
     def options(self) -> Any:
         """The constructor's options, as attributes: `agent.options.gamma`."""
-        return self._options
+        return self.data.options
 
     @property
     def epoch(self) -> int:
@@ -200,16 +155,16 @@ class Agent(metaclass=_AgentType):
         A function in `Declaration.after_episode` or `after_phase` sets it, for example to assess a policy over several
         episodes before it is trained on. It is saved with the agent, and so is the number of deferred updates.
         """
-        return self.schedule.defers_updates
+        return self.data.schedule.defers_updates
 
     @defers_updates.setter
     def defers_updates(self, defers: bool) -> None:
-        self.schedule.defers_updates = defers
+        self.data.schedule.defers_updates = defers
 
     @property
     def env_steps(self) -> int:
         """The number of environment steps taken, over all sub-environments."""
-        return self.schedule.env_steps
+        return self.data.schedule.env_steps
 
     @property
     def updates(self) -> int:
@@ -229,7 +184,7 @@ class Agent(metaclass=_AgentType):
         Raises:
             ValueError: the observation has another shape, or is not finite.
         """
-        return self.collector.act(observation, explore)
+        return self.data.collector.act(observation, explore)
 
     def observe(
         self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any = None
@@ -251,15 +206,7 @@ class Agent(metaclass=_AgentType):
             ValueError: a value is not finite, or has another shape. Nothing is stored.
             FloatingPointError: a value is not finite because the action was not.
         """
-        self.collector.observe(reward, next_observation, terminated, truncated, final_observation)
-
-    def grow_replay(self, rows: int) -> None:
-        """Let the replay buffer hold this number of rows, which becomes the option `replay_size`."""
-        sampler = self.minibatch_builder.sampler
-        state = sampler.state()
-        self.replay.resize(rows)
-        sampler.restore(state)
-        self._options = self._options.replaced(replay_size=rows)
+        self.data.collector.observe(reward, next_observation, terminated, truncated, final_observation)
 
     def relabel_with(self, env: Any) -> None:
         """Use the functions of an environment that compute rewards from goals, for the option `her`.
@@ -282,9 +229,7 @@ class Agent(metaclass=_AgentType):
             agent.learn(updates=1000)
             ```
         """
-        hindsight = self.minibatch_builder.hindsight
-        if hindsight is not None:
-            hindsight.functions = GoalFunctions(env)
+        self.data.relabel_with(env)
 
     def next_reset_seed(self, env_index: int) -> int:
         """Return the seed with which `fit` resets a sub-environment for its next training episode.
@@ -292,7 +237,7 @@ class Agent(metaclass=_AgentType):
         Args:
             env_index: the index of the sub-environment, from 0; 0 for an environment that is not a vector environment.
         """
-        return self.collector.next_reset_seed(env_index)
+        return self.data.collector.next_reset_seed(env_index)
 
     def learn(  # noqa: D417 (no value is accepted for the other parameters)
         self, *positional: Never, updates: int | None = None, **unknown: Never
@@ -315,7 +260,7 @@ class Agent(metaclass=_AgentType):
         """
         refuse_positional_updates(positional)
         reject_unknown_arguments(self.learn, unknown)
-        due = natural("updates", updates) if updates is not None else self.due_updates()
+        due = natural("updates", updates) if updates is not None else self.data.due_updates()
         logs = self.learner.run_update_phase(due)
         self.learner.synchronize()
         return logs
@@ -345,7 +290,7 @@ class Agent(metaclass=_AgentType):
             ValueError: an array is missing, unknown, of another shape, or not finite.
             FloatingPointError: weights became NaN or infinite.
         """
-        return self.learner.update_on_batch(self._pack(batch))
+        return self.learner.update_on_batch(self.data.pack(batch))
 
     @takes_options(FitOptions)
     def fit(self, env: Any, options: FitOptions) -> keras.callbacks.History:
@@ -439,7 +384,7 @@ class Agent(metaclass=_AgentType):
             FloatingPointError: an action of the policy is NaN or infinite, and so is the result of the step.
         """
         seed = self.seed if seed is None else seed
-        self.collector.expect(env)
+        self.data.collector.expect(env)
         policy = self.policy(seed if stochastic else None)
         more = {"max_ep_len": max_ep_len, "per_episode": per_episode}
         return evaluation.evaluate(policy, env, episodes, seed=seed, **more)
@@ -500,8 +445,8 @@ class Agent(metaclass=_AgentType):
         """
         self.learner.synchronize()
         reject_unknown_arguments(self.predict, unknown)
-        forward = greedy_forward(self.spec, self.recurrent_spec, self.evaluation_actor.predict)
-        return evaluation.predict(self.spec, self.recurrent_spec, forward, observations)
+        forward = greedy_forward(self.spec, self.data.recurrent_spec, self.data.evaluation_actor.predict)
+        return evaluation.predict(self.spec, self.data.recurrent_spec, forward, observations)
 
     __call__ = predict
 
@@ -524,15 +469,15 @@ class Agent(metaclass=_AgentType):
         """
         self.learner.synchronize()
         if seed is None:
-            forward = greedy_forward(self.spec, self.recurrent_spec, self.evaluation_actor.snapshot())
-            return GreedyPolicy(self.spec, self.recurrent_spec, forward)
-        factor = self.behaviour.exploration.factor(self.env_steps)
-        return evaluation.EvaluationPolicy(self.behaviour.with_network(self.actor.snapshot()), factor, seed)
+            forward = greedy_forward(self.spec, self.data.recurrent_spec, self.data.evaluation_actor.snapshot())
+            return GreedyPolicy(self.spec, self.data.recurrent_spec, forward)
+        factor = self.data.behaviour.exploration.factor(self.env_steps)
+        return evaluation.EvaluationPolicy(self.data.behaviour.with_network(self.data.actor.snapshot()), factor, seed)
 
     def get_weights(self) -> list[np.ndarray]:
         """Return the weights of all networks and their copies, as a list of arrays."""
         self.learner.synchronize()
-        return [weight for network in self._networks.all.values() for weight in network.get_weights()]
+        return [weight for network in self.parts.all.values() for weight in network.get_weights()]
 
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
         """Set the weights of all networks and their copies.
@@ -544,10 +489,12 @@ class Agent(metaclass=_AgentType):
             ValueError: the number or the shape of the arrays differs.
         """
         self.learner.synchronize()
-        network_weights.set_weights(self._networks.all, weights)
-        if self.observation_statistics is not None and self.observation_statistics.count == 0:
-            self.observation_statistics.adopt(self.normalizers[0].mean.numpy(), self.normalizers[0].variance.numpy())
-        self.actor.refresh()
+        network_weights.set_weights(self.parts.all, weights)
+        if self.data.observation_statistics is not None and self.data.observation_statistics.count == 0:
+            self.data.observation_statistics.adopt(
+                self.data.normalizers[0].mean.numpy(), self.data.normalizers[0].variance.numpy()
+            )
+        self.data.actor.refresh()
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Save the weights of all networks and their copies, without the optimizers and the replay buffer.
@@ -561,7 +508,7 @@ class Agent(metaclass=_AgentType):
             FileExistsError: the file exists and `overwrite` is False.
         """
         self.learner.synchronize()
-        network_weights.save_weights(self._networks.all, filepath, overwrite)
+        network_weights.save_weights(self.parts.all, filepath, overwrite)
 
     def load_weights(self, filepath: str | Path) -> None:
         """Load weights that `save_weights` saved.
@@ -573,7 +520,7 @@ class Agent(metaclass=_AgentType):
             ValueError: the networks in the file have other shapes, or weights that are NaN or infinite, or it is not a
                 regular file. Nothing is loaded.
         """
-        self.set_weights(network_weights.load_weights(self._networks.all, filepath))
+        self.set_weights(network_weights.load_weights(self.parts.all, filepath))
 
     def save(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Save the state of the training run: weights, optimizers, replay buffer, counters and random states.
@@ -633,8 +580,8 @@ class Agent(metaclass=_AgentType):
     def __deepcopy__(self, memo: dict[int, Any]) -> "Agent":
         """Return a copy that is equal to the agent, as saving and loading would."""
         copied = checkpoint.copy_agent(self)
-        if self.minibatch_builder.hindsight is not None:
-            copied.minibatch_builder.hindsight.functions = self.minibatch_builder.hindsight.functions
+        if self.data.minibatch_builder.hindsight is not None:
+            copied.minibatch_builder.hindsight.functions = self.data.minibatch_builder.hindsight.functions
         return copied
 
     def copy_weights(self, *names: str) -> None:
@@ -647,16 +594,8 @@ class Agent(metaclass=_AgentType):
             ValueError: a name is not that of a copy.
         """
         self.learner.synchronize()
-        self._networks.copy_weights(*names)
-        self.actor.refresh()
-
-    def _inference(self, policy: PolicySpec) -> PolicyInference:
-        """Return the forward pass of a policy, in NumPy unless one of its networks is custom."""
-        model = policy.build(self.spec, self._networks)
-        is_built_in = self.custom_networks.keys().isdisjoint(["encoder", *map(self._networks.source, policy.networks)])
-        in_numpy = numpy_policy(self.spec, model, policy.recurrent) if is_built_in else None
-        width = 0 if policy.recurrent is None else policy.recurrent.width
-        return PolicyInference(self.spec, model, in_numpy, self._options.device, width)
+        self.parts.copy_weights(*names)
+        self.data.actor.refresh()
 
     # The interface for the training loop, checkpoints and callbacks.
     built = True
@@ -673,15 +612,11 @@ class Agent(metaclass=_AgentType):
         for function in self._after_episode:
             function(self, episode, updates)
 
-    def due_updates(self) -> int:
-        """Return the number of updates to make now according to the schedule, and begin their phase."""
-        return self.schedule.release(self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase()))
-
     def begin_training(self) -> None:
         """Reset the state that callbacks of an earlier training run have set."""
         self.stop_training = False
         self._initial_epoch = None
-        self.actor.refresh()
+        self.data.actor.refresh()
 
     def complete(self, epoch: int) -> None:
         """Record that an epoch is complete, by its number from 0."""
@@ -691,19 +626,19 @@ class Agent(metaclass=_AgentType):
         """Return the counters and random states, as plain JSON values."""
         self.learner.synchronize()
         own = {"updates": self.updates, "epoch": self.epoch, "environment": self.environment}
-        own |= {"host_state": dict(self.host_state), "statistics": self.epoch_metrics.state()}
-        return own | self.schedule.state() | {"collector": self.collector.state()}
+        own |= {"host_state": dict(self.host_state), "statistics": self.learner.epoch_metrics.state()}
+        return own | self.data.schedule.state() | {"collector": self.data.collector.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `state`, after networks, optimizers and the replay buffer."""
-        self.counter.assign(natural("updates", state["updates"]))
+        self.learner.counter.assign(natural("updates", state["updates"]))
         self._epoch = natural("epoch", state["epoch"])
         self.environment = state["environment"]
-        self.schedule.restore(state)
-        self.collector.restore(state["collector"])
+        self.data.schedule.restore(state)
+        self.data.collector.restore(state["collector"])
         self.host_state |= {name: state["host_state"][name] for name in self.host_state}
-        self.epoch_metrics.restore(state["statistics"])
-        self.actor.refresh()
+        self.learner.epoch_metrics.restore(state["statistics"])
+        self.data.actor.refresh()
 
     @property
     def layers(self) -> list[keras.layers.Layer]:
@@ -716,18 +651,7 @@ class Agent(metaclass=_AgentType):
         return self.learner.function
 
     @property
-    def saved_variables(self) -> dict[str, list[Any]]:
-        """The variables that a checkpoint holds, in lists by name."""
-        self.learner.synchronize()
-        return self._networks.variables
-
-    @property
-    def trained_variables(self) -> list[Any]:
-        """The variables that updates change; see `tfdpg.components.Networks.trained`."""
-        return self._networks.trained
-
-    @property
     def saved_options(self) -> dict[str, Any]:
         """The options that a checkpoint holds; those of built-in networks only if the agent has one."""
-        built_in = self._options.names(BuiltIn) if self.networks.keys() <= self.custom_networks.keys() else []
-        return self._options.values(without=[*self._options.names(Unsaved), *built_in])
+        built_in = self.data.options.names(BuiltIn) if self.networks.keys() <= self.parts.given.keys() else []
+        return self.data.options.values(without=[*self.data.options.names(Unsaved), *built_in])

@@ -17,12 +17,12 @@ from tfdpg.acting import RecurrentSpec
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import actor_critic
 from tfdpg.agents.options import D4PGOptions
+from tfdpg.agents.support_range import choose_support, follow_returns, warn_of_edges
 from tfdpg.components import Declaration, clipped_policy_loss, polyak
 from tfdpg.losses import td_target
 from tfdpg.networks import Batch, Categorical, Critics, Head, HeadOptions, Mixture, Value, head_of, per_critic
 from tfdpg.options import takes_options
 from tfdpg.spec import Spec
-from tfdpg.training.learning.support_range import choose_support, follow_returns, warn_of_edges
 
 DEFAULT_SUPPORT = -149.5, 150.5
 """The support until returns are known, close to that of the DeepMind Control Suite report."""

@@ -82,7 +82,7 @@ def summary(agent: "Agent", line_length: int | None = None, print_fn: Callable[[
     for name, network in agent.networks.items():
         target = ", with a target network" if name in agent.targets else ""
         print_fn(f"{name}: {network.count_params():,} parameters{target}")
-    for name, source in agent.copy_sources.items():
+    for name, source in agent.parts.sources.items():
         if name not in [f"{component}_target" for component in agent.targets]:
             print_fn(f"{name}: a copy of {source}")
     for optimizer in agent.optimizers.values():

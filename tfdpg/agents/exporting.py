@@ -2,14 +2,16 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfdpg import export
 from tfdpg.acting import NumpyCritic
 from tfdpg.agents import description
 from tfdpg.agents.options import ExportOptions
 from tfdpg.companions import companion
+from tfdpg.components import Declaration, Networks
 from tfdpg.networks import free_graphs, numpy_critic
+from tfdpg.training.agent_data import AgentData
 
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
@@ -29,12 +31,23 @@ def export_agent(agent: "Agent", directory: str | Path, options: ExportOptions) 
         return companion("convert")(version, directory, *conversion, trusted=True)
 
 
+def signatures(
+    declaration: Declaration, networks: Networks, data: AgentData
+) -> tuple[dict[str, export.Signature], dict[str, Any]]:
+    """Return the signatures of the export, and the models that have one from observations and actions, by name."""
+    values = declaration.action_values
+    critics = dict(networks.components if values is None else values(networks.all))
+    made = dict(declaration.signatures(networks.all | critics, data.evaluation_actor.pi))
+    of_actions = [name for name, signature in made.items() if "a" in signature.inputs]
+    return made, {name: critics[name] for name in of_actions if name in critics}
+
+
 def _write(agent: "Agent", directory: str | Path, options: ExportOptions) -> Path:
     examples = export.example_observations(agent.spec, agent.replay, agent.seed)
     metadata = description.export_metadata(agent) | {"scores": dict(options.scores or {})}
-    networks = agent.networks | agent.copies | {"policy": agent.evaluation_actor.pi}
-    contents = agent.spec, networks, agent.signatures, examples, metadata, agent.recurrent_spec
-    policy = agent.evaluation_actor.numpy_policy()
+    networks = agent.networks | agent.copies | {"policy": agent.data.evaluation_actor.pi}
+    contents = agent.spec, networks, agent.signatures, examples, metadata, agent.data.recurrent_spec
+    policy = agent.data.evaluation_actor.numpy_policy()
     critics = {} if policy is None else _numpy_critics(agent)
     with free_graphs():
         return export.write(directory, *contents, policy, critics, options.signatures)
@@ -43,6 +56,6 @@ def _write(agent: "Agent", directory: str | Path, options: ExportOptions) -> Pat
 def _numpy_critics(agent: "Agent") -> dict[str, NumpyCritic]:
     """The forward passes of the built-in critics whose value is the output of one network."""
     networks = {name: signature.network for name, signature in agent.signatures.items()}
-    built_in = {name: each for name, each in networks.items() if each is not None and name not in agent.custom_networks}
+    built_in = {name: each for name, each in networks.items() if each is not None and name not in agent.parts.given}
     critics = {name: numpy_critic(agent.spec, network) for name, network in built_in.items()}
     return {name: critic for name, critic in critics.items() if critic is not None}

@@ -38,7 +38,7 @@ def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpti
         check_environments(agent, options.validation_env)
         actor, weights = policy_for_workers(agent, options.worker_backend)
         check(agent, options)
-        if agent.minibatch_builder.hindsight is not None:
+        if agent.data.minibatch_builder.hindsight is not None:
             agent.relabel_with(make_env())
         training = TrainingRun(agent, options, options.epoch_limit, [*step_logs(agent.spec), *RATES])
         agent.learner.set_updates_per_phase(LARGEST_CHUNK)
@@ -60,8 +60,8 @@ def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpti
                     try:
                         training.run(interrupted, options.initial_epoch, epochs.run)
                     finally:
-                        agent.schedule.plan(None)
-                        agent.actor.refresh()
+                        agent.data.schedule.plan(None)
+                        agent.data.actor.refresh()
     return training.history
 
 
@@ -80,16 +80,16 @@ class _EpochRunner:
     def __post_init__(self) -> None:
         agent = self.agent
         options = self.options
-        slack = options.tolerance * agent.schedule.update_after
+        slack = options.tolerance * agent.data.schedule.update_after
         ahead = 0.0
         self._rate: float | None = None  # updates per step; None follows the agent's schedule
-        updates_per_step = scheduled_rate(agent.schedule)
+        updates_per_step = scheduled_rate(agent.data.schedule)
         if options.samples_per_insert is not None:
-            self._rate = updates_per_step = options.samples_per_insert / agent.batch_size
+            self._rate = updates_per_step = options.samples_per_insert / agent.options.batch_size
             ahead = slack * updates_per_step
         in_flight = options.actors * REQUESTS_PER_WORKER * options.chunk
         self._rate_limiter = RateLimiter(ahead, updates_per_step * max(slack, in_flight))
-        self._rate_limiter.earn(agent.schedule.release(0))
+        self._rate_limiter.earn(agent.data.schedule.release(0))
         self._released = 0  # deferred updates that the agent has released, and that have not been made
         self._version = agent.updates  # of the weights of workers: the number of updates that they have
         self._reference = ray.put(self.weights())
@@ -97,11 +97,11 @@ class _EpochRunner:
     def run(self, epoch: int) -> dict[str, float]:
         """Train until the environment steps of an epoch have arrived; return its logs."""
         agent = self.agent
-        schedule = self.agent.schedule
+        schedule = self.agent.data.schedule
         steps = self.options.steps_per_epoch
         limit = self.options.epoch_limit
         schedule.plan(None if limit is None else (limit - epoch) * steps)
-        agent.epoch_metrics.reset()
+        agent.learner.epoch_metrics.reset()
         first = schedule.env_steps
         updates = agent.updates
         began = time.perf_counter()
@@ -120,12 +120,12 @@ class _EpochRunner:
         while self._learn(self._rate_limiter.owed) and not self._should_stop:
             pass
         if self._defers:  # they are saved with the agent
-            agent.schedule.deferred += self._rate_limiter.owed
+            agent.data.schedule.deferred += self._rate_limiter.owed
             self._rate_limiter.spend(self._rate_limiter.owed)
         seconds = time.perf_counter() - began
         return (
             summarise(episodes, agent.spec.has_goals)
-            | agent.epoch_metrics.summary()
+            | agent.learner.epoch_metrics.summary()
             | {
                 "env_steps": schedule.env_steps,
                 "steps_per_second": (schedule.env_steps - first) / seconds,
@@ -171,28 +171,28 @@ class _EpochRunner:
     def _next_request(self, env_index: int) -> RolloutRequest:
         agent = self.agent
         steps = self.options.chunk
-        requested = agent.schedule.env_steps + self.worker_pool.in_flight
-        random_steps = min(max(agent.schedule.start_steps - requested, 0), steps)
-        agent.collector.ensure_env_index(env_index)
-        factor = agent.behaviour.exploration.factor(agent.schedule.env_steps)
-        return RolloutRequest(steps, random_steps, factor, int(agent.collector.episodes[env_index]))
+        requested = agent.data.schedule.env_steps + self.worker_pool.in_flight
+        random_steps = min(max(agent.data.schedule.start_steps - requested, 0), steps)
+        agent.data.collector.ensure_env_index(env_index)
+        factor = agent.data.behaviour.exploration.factor(agent.data.schedule.env_steps)
+        return RolloutRequest(steps, random_steps, factor, int(agent.data.collector.episodes[env_index]))
 
     def _receive(self, env_index: int, reply: Any) -> list[Episode]:
         """Store and count the steps of a reply, and return the episodes that ended."""
         agent = self.agent
         ended = self.store.receive(env_index, reply)
-        agent.collector.set_episodes_begun(env_index, reply.summary.episodes)
+        agent.data.collector.set_episodes_begun(env_index, reply.summary.episodes)
         if self._rate is None:
-            earned = scheduled_updates(agent.schedule, agent.minibatch_builder.sampler, ended)
+            earned = scheduled_updates(agent.data.schedule, agent.data.minibatch_builder.sampler, ended)
         else:
-            earned = proportional_updates(agent.schedule, self._rate, ended)
+            earned = proportional_updates(agent.data.schedule, self._rate, ended)
         self._rate_limiter.earn(earned)
         finished = [episode._replace(env_index=env_index) for episode in reply.summary.finished]
         deferred = agent.defers_updates
         for episode, first_version in zip(finished, reply.summary.first_versions, strict=True):
             agent.end_episode(episode, first_version)
         if deferred and not agent.defers_updates:
-            self._rate_limiter.earn(agent.schedule.release(0))
+            self._rate_limiter.earn(agent.data.schedule.release(0))
             self._released = self._rate_limiter.owed
         return finished
 

@@ -53,7 +53,7 @@ def environment_maker(make_env: Any) -> Callable[[], gym.Env]:
 
 def check(agent: "Agent", options: Distribution) -> None:
     """Raise `ValueError` if an agent's options or its exploration do not allow distributed training."""
-    agent.behaviour.exploration.at_scale(None)
+    agent.data.behaviour.exploration.at_scale(None)
     chosen = agent.options.values()
     if options.samples_per_insert is not None and chosen["epochs_per_round"] is not None:
         raise ValueError(
@@ -84,7 +84,7 @@ def worker_policies(agent: "Agent", options: Distribution, actor: ForwardPass) -
     noise_scales: Sequence[float | None] = options.noise_levels or np.linspace(1 / 32, 1, options.actors).tolist()
     if options.noise_levels is None and options.actors == 1:
         noise_scales = [None]
-    behaviour = agent.behaviour.with_network(actor)
+    behaviour = agent.data.behaviour.with_network(actor)
     return [
         BehaviourPolicy(agent.spec, actor, behaviour.exploration.at_scale(scale), behaviour.policy_state.fresh_copy())
         for scale in noise_scales
@@ -135,9 +135,9 @@ def policy_for_workers(agent: "Agent", backend: str) -> tuple[ForwardPass, Calla
     Raises:
         ValueError: the backend is "numpy", and the policy has no NumPy forward pass.
     """
-    pi = agent.actor.pi
+    pi = agent.data.actor.pi
     if backend == "numpy":
-        if agent.actor.weights_from is None:
+        if agent.data.actor.weights_from is None:
             raise ValueError(
                 "`worker_backend` must be 'tensorflow' for this policy, because it has no NumPy forward pass: it is a "
                 "custom network, uses an activation, an encoder or a cell that is not available in NumPy, or computes "
@@ -145,10 +145,10 @@ def policy_for_workers(agent: "Agent", backend: str) -> tuple[ForwardPass, Calla
             )
         from tfdpg.networks.actor import flat_weights
 
-        actor: Any = agent.actor.snapshot()
+        actor: Any = agent.data.actor.snapshot()
         return actor.without_weights(), lambda: flat_weights(pi).numpy()
     from tfdpg.networks.actor import custom_classes
 
     structure = pi.to_json()
-    recurrent_width = agent.behaviour.policy_state.fresh_copy().state.shape[1]
+    recurrent_width = agent.data.behaviour.policy_state.fresh_copy().state.shape[1]
     return CompiledPolicy(agent.spec, structure, recurrent_width, custom_classes(structure)), pi.get_weights

@@ -28,7 +28,6 @@ from tfdpg.distributed.replay_shard import (
 )
 from tfdpg.distributed.worker import Chunk, ChunkSequence, Worker
 from tfdpg.spec import Packed
-from tfdpg.training.learning.learner import write_statistics
 from tfdpg.training.learning.updates import LARGEST_CHUNK as BLOCK_SIZE
 
 RETRY_INTERVAL = 0.05
@@ -47,7 +46,7 @@ class LocalReplay:
     """Stores rows in the agent's own replay buffer."""
 
     def __init__(self, agent: Agent):
-        self._collector = agent.collector
+        self._collector = agent.data.collector
         self._chunk_sequence = ChunkSequence()
 
     def __enter__(self) -> Self:
@@ -188,7 +187,7 @@ class ShardedReplay:
 
     def __init__(self, agent: Agent, count: int, liveness: LivenessMonitor):
         replay = agent.replay
-        statistics: RunningStatistics | None = agent.observation_statistics
+        statistics: RunningStatistics | None = agent.data.observation_statistics
         buffer = (
             replay.replay_size // count,
             agent.options.replay_dir,
@@ -200,7 +199,7 @@ class ShardedReplay:
         self._agent = agent
         self._row_bytes = replay.nbytes / replay.replay_size
         self.shards = [
-            ShardHandle(number, agent.spec, buffer, agent.make_minibatch_builder, statistics is not None)
+            ShardHandle(number, agent.spec, buffer, agent.data.make_minibatch_builder, statistics is not None)
             for number in range(count)
         ]
         self._drawing = contextlib.ExitStack()
@@ -220,7 +219,7 @@ class ShardedReplay:
             name = f"Replay shard {shard.number}"
             shard.record(self._liveness.wait_for_reply(reference, name, worker_pool.STARTUP_SECONDS))
         agent.replay.clear()
-        agent.minibatch_builder.sampler.restore({})
+        agent.data.minibatch_builder.sampler.restore({})
         self._drawing.enter_context(agent.learner.draw_from(self))
         return self
 
@@ -249,8 +248,8 @@ class ShardedReplay:
                     f"{error} {0 if saved is None else len(saved['rows'])} rows were restored from a checkpoint.",
                     stacklevel=3,
                 )
-        if agent.observation_statistics is not None:
-            agent.observation_statistics.set_rows_seen(agent.replay.added)
+        if agent.data.observation_statistics is not None:
+            agent.data.observation_statistics.set_rows_seen(agent.replay.added)
 
     # Storing.
 
@@ -316,14 +315,14 @@ class ShardedReplay:
 
     def update_statistics(self) -> None:
         """Merge the observation statistics of the shards, and write them to the networks."""
-        statistics: Any = self._agent.observation_statistics
+        statistics: Any = self._agent.data.observation_statistics
         if statistics is None:
             return
         statistics.restore(self._initial_statistics)
         for shard in self.shards:
             for state in shard.observation_statistics.values():
                 statistics.merge(state)
-        write_statistics(statistics, self._agent.normalizers)
+        self._agent.data.write_statistics()
 
     def sample(self, update: int, count: int) -> Packed:
         """Return the next minibatches of the block.
@@ -342,7 +341,7 @@ class ShardedReplay:
         self._errors.append(errors)
         if self._block is None or self._used_in_block < BLOCK_SIZE:
             return
-        if self._agent.minibatch_builder.sampler.uses_td_errors:
+        if self._agent.data.minibatch_builder.sampler.uses_td_errors:
             self._block_shard.actor.update_priorities.remote(self._block.sample_id, np.concatenate(self._errors))
         self._block = None
 

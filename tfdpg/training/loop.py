@@ -53,8 +53,8 @@ def fit(agent: Any, env: Any, options: FitOptions) -> keras.callbacks.History:
         agent.relabel_with(env)
         watch = EnvWatch(env)
         resources.callback(watch.close)
-        resources.enter_context(agent.collector.not_watching())
-        runner = EnvRunner(env, agent.spec, agent.collector.next_reset_seed, options.max_ep_len, watch)
+        resources.enter_context(agent.data.collector.not_watching())
+        runner = EnvRunner(env, agent.spec, agent.data.collector.next_reset_seed, options.max_ep_len, watch)
         training = TrainingRun(agent, options, options.epoch_limit, step_logs(agent.spec))
         training.training_warnings.plan(options, runner)
         with deferred_signals() as interrupted:
@@ -62,8 +62,8 @@ def fit(agent: Any, env: Any, options: FitOptions) -> keras.callbacks.History:
             try:
                 training.run(interrupted, options.initial_epoch, run.epoch)
             finally:
-                agent.schedule.plan(None)
-                agent.collector.flush()
+                agent.data.schedule.plan(None)
+                agent.data.collector.flush()
     return training.history
 
 
@@ -74,7 +74,7 @@ def fit_offline(agent: Any, data: Any, options: OfflineOptions) -> keras.callbac
     """
 
     def train_epoch(epoch: int) -> dict[str, float]:
-        agent.epoch_metrics.reset()
+        agent.learner.epoch_metrics.reset()
         began = time.perf_counter()
         done = 0
         steps = options.steps_per_epoch
@@ -87,13 +87,13 @@ def fit_offline(agent: Any, data: Any, options: OfflineOptions) -> keras.callbac
             training.callbacks.on_train_batch_end(done - 1, logs)
             training.measure()
         speed = done / (time.perf_counter() - began)
-        return agent.epoch_metrics.summary() | {"updates": agent.updates, "updates_per_second": speed}
+        return agent.learner.epoch_metrics.summary() | {"updates": agent.updates, "updates_per_second": speed}
 
     with with_environment(options) as options:
         check_environments(agent, options.validation_env)
-        agent.collector.close_episodes()
+        agent.data.collector.close_episodes()
         if data is not None:
-            load_into(agent.replay, data, options.clip_actions, agent.grow_replay if agent.replay_may_grow else None)
+            load_into(agent.replay, data, options.clip_actions, agent.data.grow if agent.data.may_grow else None)
         limit = None if options.epoch_limit is None else agent.epoch + options.epoch_limit
         training = TrainingRun(agent, options, limit, ("updates", "updates_per_second"))
         with deferred_signals() as interrupted:
@@ -147,9 +147,11 @@ class TrainingRun:
         self.training_warnings = TrainingWarnings(agent, options)
         self._first_update = agent.updates
         agent.begin_training()
-        if not agent.collector.is_restored:  # open episodes and an unfinished epoch resume only directly after loading
-            agent.collector.close_episodes()
-            agent.epoch_metrics.reset()
+        if (
+            not agent.data.collector.is_restored
+        ):  # open episodes and an unfinished epoch resume only directly after loading
+            agent.data.collector.close_episodes()
+            agent.learner.epoch_metrics.reset()
 
     def run(self, interrupted: Interrupt, first: int, train_epoch: Callable[[int], dict[str, float]]) -> None:
         """Train and validate in every epoch.
@@ -183,7 +185,7 @@ class TrainingRun:
                     logs |= actions_at_bounds(agent) | self._validate()
                 if not budget.has_ended:
                     agent.complete(epoch)
-                    agent.epoch_metrics.reset()
+                    agent.learner.epoch_metrics.reset()
                 with budget.callbacks():
                     callbacks.on_epoch_end(epoch, logs)
                 self.training_warnings.epoch(logs)
@@ -267,9 +269,9 @@ class _StepLoop:
     def epoch(self, epoch: int) -> dict[str, float]:
         """Take an epoch's environment steps, with the updates that become due; return its logs."""
         agent = self._agent
-        schedule = agent.schedule
+        schedule = agent.data.schedule
         steps = self._options.steps_per_epoch
-        epoch_metrics = agent.epoch_metrics
+        epoch_metrics = agent.learner.epoch_metrics
         epoch_metrics.begin(epoch, schedule.env_steps)
         first = epoch_metrics.first_step
         began = time.perf_counter()
@@ -287,7 +289,7 @@ class _StepLoop:
                 ended = collect(first + steps)
                 if not self._has_checked_observations:
                     self._check_observations()
-                logs = agent.learner.run_update_phase(agent.due_updates(), may_hold=True)
+                logs = agent.learner.run_update_phase(agent.data.due_updates(), may_hold=True)
                 logs["env_steps"] = schedule.env_steps
                 epoch_metrics.episodes += ended
                 if ended:
@@ -309,7 +311,7 @@ class _StepLoop:
 
     def _begin(self) -> Any:
         """Return the first observations, after replaying the open episodes of an agent that was loaded."""
-        collector = self._agent.collector
+        collector = self._agent.data.collector
         runner = self._runner
         episodes = collector.open_episodes()
         if len(episodes) != runner.num_envs:
@@ -347,7 +349,7 @@ class _StepLoop:
                 f"The environment evaluates on itself in each of {MAX_INTERRUPTIONS} steps, so that no step can be "
                 "stored. Evaluate on a separate environment."
             ) from interruption
-        self._agent.collector.close_interrupted(interruption.mask, self._watch)
+        self._agent.data.collector.close_interrupted(interruption.mask, self._watch)
         self._packed = None
         self._observation = self._runner.restart(interruption.mask)
 
@@ -364,15 +366,15 @@ class _StepLoop:
         """Step until updates are due, the epoch ends or training must stop; return the episodes that ended."""
         agent = self._agent
         runner = self._runner
-        schedule = agent.schedule
+        schedule = agent.data.schedule
         ended: list[Episode] = []
         while True:
             try:
-                step, finished = runner.step(agent.collector.act(self._observation, True, self._packed))
+                step, finished = runner.step(agent.data.collector.act(self._observation, True, self._packed))
             except Interrupted as interruption:
                 self._restart(interruption)
                 continue
-            self._packed = agent.collector.observe(*step)
+            self._packed = agent.data.collector.observe(*step)
             self._interruptions = 0
             if finished:
                 ended += finished
@@ -395,7 +397,7 @@ def _callback_list(
     )
     prepare(
         callbacks,
-        [*logs, *agent.epoch_metrics.summary(), *actions_at_bounds(agent), *validated],
+        [*logs, *agent.learner.epoch_metrics.summary(), *actions_at_bounds(agent), *validated],
         agent.metrics,
         agent.optimizers.values(),
     )

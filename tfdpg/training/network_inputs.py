@@ -33,14 +33,14 @@ def network_calls(agent: Any, has_actions: bool = True) -> Iterator[tuple[str, A
         has_actions: whether the inputs contain the stored actions; otherwise, actions are 0.
     """
     buffer = agent.replay
-    if not len(buffer) or agent.recurrent_spec is not None:
+    if not len(buffer) or agent.data.recurrent_spec is not None:
         return
     slots = buffer.transition_slots()
     slots = slots[np.linspace(0, len(slots) - 1, 500).astype(np.int64)]
     leaves = agent.spec.unpack(buffer.observation(slots))
     observation: Any = leaves if agent.spec.is_dict else leaves["x"]
     action = buffer.action(slots) if has_actions else np.zeros_like(buffer.action(slots))
-    for name, model in {"policy": agent.evaluation_actor.pi, **agent.exported_critics}.items():
+    for name, model in {"policy": agent.data.evaluation_actor.pi, **agent.exported_critics}.items():
         arguments = len(model.inputs) - len(leaves) if is_functional(model) else -1
         yield name, model, {0: observation, 1: [observation, action]}.get(arguments)
 

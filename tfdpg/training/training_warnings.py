@@ -29,7 +29,7 @@ class TrainingWarnings:
         self._agent = agent
         self._length = "`epochs` or `steps_per_epoch`" if options.minutes is None else "`minutes`"
         self._runner: EnvRunner | None = None
-        self._first_step = agent.schedule.env_steps
+        self._first_step = agent.data.schedule.env_steps
         self._first_update = agent.updates
         self._given: set[str] = set()
         self._returns: list[float] = []
@@ -40,7 +40,7 @@ class TrainingWarnings:
         self._runner = runner
         if options.epoch_limit is None:
             return
-        schedule = self._agent.schedule
+        schedule = self._agent.data.schedule
         num_envs = runner.num_envs
         epochs = options.epoch_limit - options.initial_epoch
         last = schedule.env_steps + epochs * -(-options.steps_per_epoch // num_envs) * num_envs
@@ -86,9 +86,9 @@ class TrainingWarnings:
         )
         remedies = f"use a smaller learning rate, {rewards}, or lower rewards for large actions"
         found = badly_scaled(agent)
-        if agent.observation_statistics is not None or "float32" not in agent.spec.groups:
+        if agent.data.observation_statistics is not None or "float32" not in agent.spec.groups:
             return remedies
-        if not agent.custom_networks:
+        if not agent.parts.given:
             normalize = "pass `normalize_observations=True`"
         elif found is None or (input_scale(agent) or np.inf) <= LARGE_FEATURE:
             return remedies
@@ -104,14 +104,14 @@ class TrainingWarnings:
         """Warn after a training run in which no update was made or no episode ended."""
         if self._steps == 0:
             return
-        self._warn_if_too_short(self._agent.schedule.env_steps, self._agent.updates == self._first_update)
+        self._warn_if_too_short(self._agent.data.schedule.env_steps, self._agent.updates == self._first_update)
         if np.isnan(self._returns).all() and not (self._runner is not None and self._runner.is_endless):
             self._warn_of_no_end()
 
     @property
     def _steps(self) -> int:
         """The number of environment steps of this training run so far."""
-        return self._agent.schedule.env_steps - self._first_step
+        return self._agent.data.schedule.env_steps - self._first_step
 
     def _warn_of_no_end(self) -> None:
         longest = ""
@@ -125,7 +125,7 @@ class TrainingWarnings:
 
     def _warn_if_too_short(self, last: int, no_update: bool) -> None:
         """Warn if a training run that ends at an environment step has only random actions or no update."""
-        schedule = self._agent.schedule
+        schedule = self._agent.data.schedule
         options = self._agent.options.values()
         found = []
         if last <= schedule.start_steps:
@@ -159,7 +159,7 @@ def actions_at_bounds(agent: Any) -> dict[str, float]:
     if not replay.size:
         return {"actions_at_bounds": np.nan}
     slots = np.linspace(0, replay.size - 1, OBSERVATIONS).astype(np.int64)
-    action = agent.behaviour.with_network(agent.actor).greedy(replay.observation(slots))[:, : spec.act_dim]
+    action = agent.data.behaviour.with_network(agent.data.actor).greedy(replay.observation(slots))[:, : spec.act_dim]
     inside = np.minimum(action - spec.low, spec.high - action)
     return {"actions_at_bounds": float(np.mean(inside <= BOUND_TOLERANCE * spec.action_scale))}
 

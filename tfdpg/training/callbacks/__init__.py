@@ -257,7 +257,7 @@ def _drop_later_lines(file: Path, agent: Any) -> None:
 
     A training run that was killed before its next checkpoint wrote them. An incomplete last line is removed as well.
     """
-    if agent.collector.restored_at != agent.env_steps or not file.exists():
+    if agent.data.collector.restored_at != agent.env_steps or not file.exists():
         return
     head, *lines = files.read_text(file).splitlines(keepends=True) or [""]
     first = int(head.startswith("Epoch"))

@@ -130,7 +130,7 @@ class ScalarWriter(keras.callbacks.Callback):
         """Return the current learning rates and the noise factor."""
         agent = self.agent
         rates = {f"learning_rate_{each.name}": float(each.learning_rate) for each in agent.optimizers.values()}
-        return rates | {"noise_factor": agent.behaviour.exploration.factor(agent.env_steps)}
+        return rates | {"noise_factor": agent.data.behaviour.exploration.factor(agent.env_steps)}
 
     def _write(self, steps: int, values: dict[str, float]) -> None:
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb  # slow to import

@@ -158,7 +158,7 @@ def copy_agent(agent: Any) -> Any:
             "An agent with `replay_dir`, or whose rows are in other processes, is copied by save and load."
         )
     with quiet_build():
-        arguments, networks, state = copy.deepcopy((agent.saved_options, agent.custom_networks, agent.state()))
+        arguments, networks, state = copy.deepcopy((agent.saved_options, agent.parts.given, agent.state()))
     other = type(agent)(agent.spec, **arguments, **networks)
     facts = type(agent), agent.spec, arguments, networks, state
     saved = Saved(*facts, _arrays(agent), _replay(agent), segments.iter_segments(agent.replay), None)
@@ -204,7 +204,7 @@ def restore(agent: Any, saved: Saved, changes: Mapping[str, Any]) -> None:
         saved: the checkpoint.
         changes: the arguments that differ from the saved ones.
     """
-    agent.restore_variables(saved.variables, changes)
+    agent.parts.restore(saved.variables, changes)
     from_shards = "added" not in saved.replay
     if from_shards:
         for segment in saved.rows:
@@ -213,8 +213,8 @@ def restore(agent: Any, saved: Saved, changes: Mapping[str, Any]) -> None:
         agent.replay.restore(saved.replay, saved.rows)
         if agent.replay.added == saved.replay["added"]:
             agent.replay.saved_segments = saved.saved_segments
-    agent.minibatch_builder.sampler.restore(saved.replay)
-    statistics = agent.observation_statistics
+    agent.data.minibatch_builder.sampler.restore(saved.replay)
+    statistics = agent.data.observation_statistics
     if statistics is not None:
         statistics.restore(saved.replay)
         rows = agent.replay.added
@@ -258,15 +258,15 @@ def _write(agent: Any, directory: Path) -> tuple[dict[str, str], dict[str, str]]
         linked = segments.write(agent.replay, directory)
     else:
         agent.learner.remote_replay.save(directory)
-    for name, network in agent.custom_networks.items():
+    for name, network in agent.parts.given.items():
         network.save(directory / f"{name}.keras")
     description = {
         "format": FORMAT,
         "agent": class_name(type(agent)),
         "arguments": {name: to_json(value) for name, value in agent.saved_options.items()},
         **agent.spec.to_json(),
-        "custom_networks": sorted(agent.custom_networks),
-        "layer_modules": _layer_modules(agent.custom_networks.values()),
+        "custom_networks": sorted(agent.parts.given),
+        "layer_modules": _layer_modules(agent.parts.given.values()),
         "state": agent.state(),
     }
     return files.write_manifest(directory, DESCRIPTION, description, linked), linked
@@ -290,16 +290,16 @@ def _arrays(agent: Any) -> dict[str, Any]:
     """Return the weights and the optimizers' states, by name and position."""
     return {
         f"{name}/{i}": np.asarray(variable)
-        for name, variables in agent.saved_variables.items()
+        for name, variables in agent.parts.variables.items()
         for i, variable in enumerate(variables)
     }
 
 
 def _replay(agent: Any) -> dict[str, Any]:
     """Return the state of the replay buffer and its sampler, without the rows, and the observation statistics."""
-    state = {} if agent.observation_statistics is None else agent.observation_statistics.state()
+    state = {} if agent.data.observation_statistics is None else agent.data.observation_statistics.state()
     if agent.learner.remote_replay is None:
-        state = segments.state(agent.replay) | agent.minibatch_builder.sampler.state() | state
+        state = segments.state(agent.replay) | agent.data.minibatch_builder.sampler.state() | state
     return state
 
 

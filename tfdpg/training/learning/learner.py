@@ -2,21 +2,24 @@
 
 import contextlib
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-import keras
 import numpy as np
+import tensorflow as tf
 
-from tfdpg.acting import RunningStatistics
-from tfdpg.compat.keras import flatten_layers
-from tfdpg.networks import FlatState, Normalizer
+from tfdpg.components import Declaration, Networks
+from tfdpg.networks import FlatState
 from tfdpg.replay import return_range
 from tfdpg.spec import Packed
+from tfdpg.training.agent_data import AgentData
 from tfdpg.training.learning.divergence import divergence
+from tfdpg.training.learning.epoch_metrics import EpochMetrics
 from tfdpg.training.learning.updates import LARGEST_CHUNK, CompiledUpdates, uses_xla
+
+Update = Callable[[Any, Any], dict[str, tf.Tensor]]
+"""Makes one update with a minibatch and the number of the update, and returns its metrics."""
 
 
 class Minibatches(Protocol):
@@ -43,37 +46,54 @@ class Learner:
     """Runs the update phases of an agent.
 
     Args:
-        agent: the agent.
-        updates_per_phase: the number of updates in a typical update phase; None takes it from the schedule.
-        before: functions that run before each update phase. They receive the agent and its minibatches.
-        after: functions that run after each update phase. They receive the agent and the logs of the phase.
+        name: the name of the algorithm, for messages.
+        declaration: what the agent is made of.
+        networks: the networks and optimizers that were built from it.
+        data: the data that the agent learns from.
+        update: makes one update: `Agent.update`.
+        before: functions that run before each update phase. They receive the minibatches.
+        after: functions that run after each update phase. They receive the logs of the phase.
 
     Raises:
         ValueError: replay is prioritised, and no metric sets priorities.
 
     Attributes:
+        metrics: the metrics that `update` returns.
+        epoch_metrics: the metrics of the updates in this epoch.
+        counter: the number of updates ever made, an int64 variable `[]`, which lags behind `updates` at times.
         remote_replay: the replay shards, while the agent's rows are in other processes; otherwise None.
         has_diverged: whether losses or weights were NaN or infinite after the last updates.
     """
 
     def __init__(
         self,
-        agent: Any,
-        updates_per_phase: int | None,
-        before: Sequence[Callable[[Any, Minibatches], None]],
-        after: Sequence[Callable[[Any, dict[str, float]], None]],
+        name: str,
+        declaration: Declaration,
+        networks: Networks,
+        data: AgentData,
+        update: Update,
+        before: Sequence[Callable[[Minibatches], None]],
+        after: Sequence[Callable[[dict[str, float]], None]],
     ):
-        self._agent = agent
-        self._td_error = next((i for i, metric in enumerate(agent.metrics) if metric.priority), None)
-        if self._td_error is None and agent.minibatch_builder.sampler.uses_td_errors:
+        self._name = name
+        self._networks = networks
+        self._data = data
+        self._update = update
+        self.metrics = tuple(declaration.metrics)
+        self.epoch_metrics = EpochMetrics(self.metrics)
+        with tf.device(data.options.device):
+            self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
+        self._td_error = next((i for i, metric in enumerate(self.metrics) if metric.priority), None)
+        if self._td_error is None and data.minibatch_builder.sampler.uses_td_errors:
             raise ValueError(
                 "Prioritised replay needs the TD error among the declared `metrics`: Metric(name, priority=True). "
                 "Declare it, or pass replay='uniform' to the agent."
             )
-        self._updates_per_phase = updates_per_phase
+        self._updates_per_phase = declaration.updates_per_phase
+        self._policy_period = declaration.policy_period
         self._before = before
         self._after = after
-        self._local_replay = _LocalReplay(agent)
+        self._local_replay = _LocalReplay(data)
         self.remote_replay: Any = None
         self.has_diverged = False
         self._compiled: dict[bool, CompiledUpdates] = {}
@@ -83,14 +103,14 @@ class Learner:
         self._show: Callable[[str], None] = print
         self._is_busy = False  # whether this object reads or assigns variables
         self._is_captured = False  # whether compiled functions of users may read variables, so that all are written
-        self._made: int | None = None  # updates ever made; None outside of `flat_state`: see the agent's counter
+        self._made: int | None = None  # updates ever made; None outside of `flat_state`: see `counter`
         self._held: list[Packed] = []  # minibatches of updates that are made later
         self._period = 1  # updates are held back until their number is a multiple of this
 
     @property
     def updates(self) -> int:
         """The number of updates made, those held back included."""
-        return (int(self._agent.counter) if self._made is None else self._made) + len(self._held)
+        return (int(self.counter) if self._made is None else self._made) + len(self._held)
 
     def run_update_phase(self, updates: int, may_hold: bool = False) -> dict[str, float]:
         """Make `updates` updates; return the means of their metrics and `loss`, or an empty dict if none was made.
@@ -106,11 +126,10 @@ class Learner:
         """
         if not updates:
             return {}
-        agent = self._agent
         minibatches: Minibatches = self.remote_replay or self._local_replay
         minibatches.update_statistics()
         for prepare in self._before:
-            prepare(agent, minibatches)
+            prepare(minibatches)
         total = self.updates + updates
         compiled = self._compiled.get(True)
         period = self._period if compiled is not None and compiled.delays_policy else 1
@@ -123,18 +142,18 @@ class Learner:
         if self._is_captured or not self._is_flat:
             self.synchronize()
         for watch in self._after:
-            watch(agent, logs)
+            watch(logs)
         return logs
 
     def update_on_batch(self, packed: Packed) -> dict[str, float]:
         """Make one update on a packed minibatch, `[1, batch, ...]`; return its metrics and `loss`."""
         self.synchronize()
         for prepare in self._before:
-            prepare(self._agent, self._local_replay)
+            prepare(self._local_replay)
         logs = self._make(1, lambda update, count: packed)
         self.synchronize()
         for watch in self._after:
-            watch(self._agent, logs)
+            watch(logs)
         return logs
 
     @contextlib.contextmanager
@@ -152,18 +171,18 @@ class Learner:
             is_allowed: whether nothing inside the context reads variables after each update phase.
             show: prints a line; called once if the agent's code does not allow flat tensors.
         """
-        agent = self._agent
+        networks, data = self._networks, self._data
         self._show = show
-        self._is_flat = is_allowed and self._may_be_flat and profits_from_flat_state(agent)
-        uses_td_errors = agent.minibatch_builder.sampler.uses_td_errors
-        may_hold = not (self._before or self._after or agent.normalizers or uses_td_errors)
-        self._period = agent.policy_period if self._is_flat and may_hold and agent.policy_period <= LARGEST_CHUNK else 1
+        self._is_flat = is_allowed and self._may_be_flat and profits_from_flat_state(networks, data)
+        uses_td_errors = data.minibatch_builder.sampler.uses_td_errors
+        may_hold = not (self._before or self._after or data.normalizers or uses_td_errors)
+        holds = self._is_flat and may_hold and self._policy_period <= LARGEST_CHUNK
+        self._period = self._policy_period if holds else 1
         if self._is_flat:
-            optimizers = agent.optimizers.values()
-            self._state = self._state or FlatState(agent.trained_variables, optimizers, agent.options.device)
+            optimizers = networks.optimizers.values()
+            self._state = self._state or FlatState(networks.trained, optimizers, data.options.device)
             self._state.notify_of_reads(self._on_read)
-        models = itertools.chain(agent.networks.values(), agent.copies.values())
-        self._is_captured |= any(model.predict_function is not None for model in models)
+        self._is_captured |= any(model.predict_function is not None for model in networks.all.values())
         try:
             yield
         finally:
@@ -185,7 +204,7 @@ class Learner:
         self._may_be_flat = False
         self._compiled = {False: updates}
         self._show(
-            f"Each update of {type(self._agent).__name__} passes its variables one by one, which takes longer than as "
+            f"Each update of {self._name} passes its variables one by one, which takes longer than as "
             f"one flat tensor: {updates.reason_not_flat}."
         )
 
@@ -236,12 +255,19 @@ class Learner:
     def _updates(self, is_flat: bool) -> CompiledUpdates:
         """Return the agent's updates, of flat tensors or of variables."""
         if is_flat not in self._compiled:
-            schedule = self._agent.schedule
+            schedule = self._data.schedule
             num_envs = max(1, schedule.num_envs)
             updates = self._updates_per_phase or (schedule.updates_per_phase or LARGEST_CHUNK) * num_envs
             chunk = min(LARGEST_CHUNK, max(updates, self._period))
-            self._compiled[is_flat] = CompiledUpdates(self._agent, chunk, self._state if is_flat else None)
+            parts = self._networks, self._data, self.metrics, self._counted
+            self._compiled[is_flat] = CompiledUpdates(*parts, chunk, self._state if is_flat else None)
         return self._compiled[is_flat]
+
+    def _counted(self, batch: Any) -> dict[str, tf.Tensor]:
+        """Make the next update, and refuse options that were changed and that it does not read."""
+        values = self._update(batch, self.counter.assign_add(1))
+        self._data.options.refuse_unread(f"in {self._name}, which never reads it")
+        return values
 
     def _prioritize(self, minibatches: Minibatches) -> Callable[[np.ndarray], None]:
         """Return a function that sets priorities from the metrics of updates, `[updates, metrics, batch]`."""
@@ -258,7 +284,6 @@ class Learner:
 
     def _make(self, updates: int, *arguments: Any) -> dict[str, float]:
         """Make updates, and pass weights to the actor and metrics to the epoch, or raise the error of a divergence."""
-        agent = self._agent
         if not self._is_flat:
             self.synchronize()
         before = self.updates - len(self._held)
@@ -273,10 +298,11 @@ class Learner:
         self._made = before + len(result.measured) if self._is_flat else None
         logs = {}
         if not result.nonfinite:
-            agent.actor.load(result.weights)
-            logs = agent.epoch_metrics.add(result.measured)
+            self._data.actor.load(result.weights)
+            logs = self.epoch_metrics.add(result.measured)
         self.has_diverged = result.nonfinite != [] or not math.isfinite(logs["loss"])
-        if self.has_diverged and (error := divergence(result, agent.metrics, before, agent.schedule.env_steps)):
+        env_steps = self._data.schedule.env_steps
+        if self.has_diverged and (error := divergence(result, self.metrics, before, env_steps)):
             self._held.clear()
             raise error
         self.has_diverged = False
@@ -286,60 +312,39 @@ class Learner:
 class _LocalReplay:
     """Minibatches from the agent's own replay buffer."""
 
-    def __init__(self, agent: Any):
-        self._agent = agent
-        self._rows = np.empty((0, agent.batch_size), np.int64)
+    def __init__(self, data: AgentData):
+        self._data = data
+        self._rows = np.empty((0, data.options.batch_size), np.int64)
 
     def update_statistics(self) -> None:
-        agent = self._agent
-        statistics = agent.observation_statistics
+        statistics = self._data.observation_statistics
         if statistics is None:
             return
-        buffer = agent.minibatch_builder.buffer
+        buffer = self._data.minibatch_builder.buffer
         first = max(statistics.rows_seen, buffer.added - buffer.replay_size)
         if first < buffer.added:
             statistics.update(buffer.observation(np.arange(first, buffer.added) % buffer.replay_size))
             statistics.set_rows_seen(buffer.added)
-            write_statistics(statistics, agent.normalizers)
+            self._data.write_statistics()
 
     def sample(self, update: int, count: int) -> Packed:
-        packed, self._rows = self._agent.minibatch_builder(update, count)
+        packed, self._rows = self._data.minibatch_builder(update, count)
         return packed
 
     def update_priorities(self, errors: np.ndarray) -> None:
-        self._agent.minibatch_builder.update_priorities(self._rows, errors)
+        self._data.minibatch_builder.update_priorities(self._rows, errors)
 
     def return_range(self) -> tuple[float, float]:
-        return return_range(self._agent.minibatch_builder.buffer, self._agent.minibatch_builder.gamma)
+        builder = self._data.minibatch_builder
+        return return_range(builder.buffer, builder.gamma)
 
 
-def profits_from_flat_state(agent: Any) -> bool:
-    """Return whether an agent's updates may be faster on `FlatState`.
+def profits_from_flat_state(networks: Networks, data: AgentData) -> bool:
+    """Return whether updates may be faster on `FlatState`.
 
     Without XLA, the parts of the flat tensors are copied. A policy that does not act in NumPy reads its variables, so
     these would have to be written after each update phase.
     """
-    return uses_xla(agent) and not agent.options.run_eagerly and agent.actor.weights_from is not None
-
-
-def write_statistics(statistics: RunningStatistics, normalizers: Iterable[Normalizer]) -> None:
-    """Write the mean and variance of observations into the networks."""
-    for normalizer in normalizers:
-        normalizer.mean.assign(statistics.mean)
-        normalizer.variance.assign(statistics.variance)
-
-
-def find_normalizers(networks: Iterable[keras.Model]) -> list[Normalizer]:
-    """Return the normalisation layers of networks, each once."""
-    layers = [layer for network in networks for layer in flatten_layers(network)]
-    return list({id(layer): layer for layer in layers if isinstance(layer, Normalizer)}.values())
-
-
-def check_normalizers(normalizers: Iterable[Normalizer], features: int) -> None:
-    """Raise `ValueError` if a normaliser of a custom network does not receive all features of an observation."""
-    for normalizer in normalizers:
-        if normalizer.mean.shape != (features,):
-            raise ValueError(
-                f"The layer {normalizer.name!r}, a tfdpg.networks.Normalizer, must receive the {features} features of "
-                f"an observation, and nothing else: apply it before other layers. Received: {normalizer.mean.shape[0]}"
-            )
+    options = data.options
+    in_numpy = data.actor.weights_from is not None
+    return in_numpy and not options.run_eagerly and uses_xla(networks, options.jit_compile)

@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from tfdpg.compat.keras import flatten_layers
 from tfdpg.compat.tensorflow import call_concrete
+from tfdpg.components import Metric, Networks
 from tfdpg.networks import FlatState, NotFlat, are_assigned, flat_weights, free_graphs, in_flat_state, while_loop
 from tfdpg.spec import Packed
+from tfdpg.training.agent_data import AgentData
 
 LARGEST_CHUNK = 50
 """The largest number of updates in one call. More of them save no measurable time and need more memory."""
@@ -41,7 +43,10 @@ class CompiledUpdates:
     `[chunk, batch, ...]`, and the number n of its minibatches that are used.
 
     Args:
-        agent: the agent. Its options `jit_compile`, `run_eagerly` and `device` say how the updates run.
+        networks: the networks and optimizers of the agent.
+        data: its data. The options `jit_compile`, `run_eagerly` and `device` say how the updates run.
+        metrics: the metrics of an update.
+        update: makes the next update with a minibatch, and returns its metrics.
         chunk: the number of minibatches in a chunk.
         state: passes the variables that updates change, if the agent's code allows it; None passes each one as it is.
 
@@ -51,36 +56,48 @@ class CompiledUpdates:
         reason_not_flat: why the agent's code does not allow `state`; empty if it does.
     """
 
-    def __init__(self, agent: Any, chunk: int, state: FlatState | None):
-        self._agent = agent
+    def __init__(
+        self,
+        networks: Networks,
+        data: AgentData,
+        metrics: Sequence[Metric],
+        update: Callable[[Any], dict[str, tf.Tensor]],
+        chunk: int,
+        state: FlatState | None,
+    ):
+        self._networks = networks.components
+        self._data = data
+        self._options = data.options
+        self._metrics = metrics
+        self._update = update
         self._chunk = chunk
         self._state = state
         self._counts = functools.cache(tf.constant)
         self._concrete: Any = None
         self.delays_policy = False
         self.reason_not_flat = ""
-        jit_compile = uses_xla(agent)
+        jit_compile = uses_xla(networks, self._options.jit_compile)
         self._compile = functools.partial(tf.function, self._run, jit_compile=jit_compile, autograph=False)
-        self.function: Any = self._run if agent.options.run_eagerly else self._compile()
+        self.function: Any = self._run if self._options.run_eagerly else self._compile()
 
     def _run(self, packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Make n updates; return their metrics, the flat weights for acting, and whether networks are finite."""
-        agent = self._agent
-        acting = agent.actor.weights_from
+        data = self._data
+        acting = data.actor.weights_from
 
         def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            batch = agent.unpack(tuple(part[i] for part in packed))
-            values = agent.update(batch, agent.counter.assign_add(1))
-            agent.options.refuse_unread(f"in {type(agent).__name__}, which never reads it")
+            batch = data.unpack(tuple(part[i] for part in packed))
+            values = self._update(batch)
             self.delays_policy = in_flat_state() and not are_assigned(() if acting is None else acting.weights)
-            row = tf.stack([values[metric.name] for metric in agent.metrics])
+            row = tf.stack([values[metric.name] for metric in self._metrics])
             return i + 1, measured.write(i, batch.mask_metrics(row))
 
-        measured = tf.TensorArray(tf.float32, self._chunk, element_shape=[len(agent.metrics), agent.batch_elements])
+        shape = [len(self._metrics), data.batch_elements]
+        measured = tf.TensorArray(tf.float32, self._chunk, element_shape=shape)
         with contextlib.nullcontext() if self._state is None else self._state.unpacked():
             _, measured = while_loop(lambda i, _: i < n, step, [0, measured])
             weights = tf.zeros(0) if acting is None else flat_weights(acting)
-            finite = tf.stack([is_finite(network) for network in agent.networks.values()])
+            finite = tf.stack([is_finite(network) for network in self._networks.values()])
         return measured.stack(), weights, finite
 
     def __call__(
@@ -107,7 +124,7 @@ class CompiledUpdates:
             packed = tuple(self._padded(part) for part in sample(updates_before + done, n))
             values, weights, finite = self._call(packed, n)
             measured.append(values[:n])
-            nonfinite = [name for name, all_finite in zip(self._agent.networks, finite, strict=True) if not all_finite]
+            nonfinite = [name for name, all_finite in zip(self._networks, finite, strict=True) if not all_finite]
             if not nonfinite:
                 update_priorities(values[:n])
                 done += n
@@ -117,9 +134,9 @@ class CompiledUpdates:
                 )
 
     def _call(self, packed: tuple[np.ndarray, ...], n: int) -> list[np.ndarray]:
-        with tf.device(self._agent.options.device):
+        with tf.device(self._options.device):
             arguments = tuple(map(tf.constant, packed)), self._counts(n)
-            if self._agent.options.run_eagerly:
+            if self._options.run_eagerly:
                 return [result.numpy() for result in self._run(*arguments)]
             if self._concrete is None:
                 with free_graphs():
@@ -153,10 +170,9 @@ def is_finite(network: keras.Model) -> tf.Tensor:
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(weight)) for weight in floats])
 
 
-def uses_xla(agent: Any) -> bool:
-    """Return whether XLA compiles an agent's updates."""
-    jit_compile = agent.options.jit_compile
-    return should_use_xla(agent.networks.values()) if jit_compile == "auto" else bool(jit_compile)
+def uses_xla(networks: Networks, jit_compile: bool | str) -> bool:
+    """Return whether XLA compiles updates, according to the option `jit_compile`."""
+    return should_use_xla(networks.components.values()) if jit_compile == "auto" else bool(jit_compile)
 
 
 def should_use_xla(networks: Iterable[keras.Model]) -> bool:

@@ -1,0 +1,118 @@
+"""An agent's data: what it acts with, what it stores, and the minibatches that it learns from."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+
+from tfdpg.acting import BehaviourPolicy, RecurrentState, RunningStatistics
+from tfdpg.compat.keras import flatten_layers
+from tfdpg.components import Declaration, Networks, PolicySpec
+from tfdpg.networks import Normalizer, PolicyInference, numpy_policy
+from tfdpg.replay import GoalFunctions, Recorder
+from tfdpg.training.environment.collector import Collector
+
+
+class AgentData:
+    """The data of an agent, from the policy that acts to the minibatches of updates.
+
+    Args:
+        declaration: what the agent is made of.
+        networks: the networks that were built from it.
+        options: the options of the agent.
+        recorders: receive all steps, beside the replay buffer.
+
+    Attributes:
+        spec: the spaces of the environment.
+        options: the options of the agent.
+        replay: the replay buffer.
+        may_grow: whether `fit_offline` makes the replay buffer larger if its data does not fit.
+        minibatch_builder: samples minibatches from the replay buffer.
+        make_minibatch_builder: makes another such object for any replay buffer.
+        pack: makes a packed minibatch of the arrays that `Agent.train_on_batch` receives.
+        unpack: makes the minibatch that `Agent.update` receives of a packed one.
+        batch_elements: the number of elements of a minibatch: transitions, steps of sequences, or windows.
+        schedule: the schedule of updates, and its counters.
+        normalizers: the layers that normalise observations.
+        observation_statistics: the mean and variance of observations; None if no layer normalises them.
+        recurrent_spec: the recurrent state of the policy; None if it is not recurrent.
+        actor: computes the outputs of the behaviour policy, in NumPy if possible.
+        evaluation_actor: computes the outputs of the evaluation policy.
+        behaviour: selects actions during collection.
+        collector: stores actions with their outcomes.
+    """
+
+    def __init__(self, declaration: Declaration, networks: Networks, options: Any, recorders: Sequence[Recorder]):
+        self.spec = spec = declaration.spec
+        self.options = options
+        minibatches = declaration.minibatches
+        self.replay = minibatches.replay
+        self.may_grow = not options.is_changed("replay_size")
+        self.make_minibatch_builder = minibatches.make_minibatch_builder
+        self.minibatch_builder = minibatches.make_minibatch_builder(minibatches.replay)
+        self.pack = minibatches.pack
+        self.unpack = minibatches.unpack
+        self.batch_elements = minibatches.batch_elements
+        self.schedule = declaration.schedule
+        self.schedule.defers_updates = declaration.defers_updates
+        self.normalizers = _find_normalizers(networks.following.values())
+        self.observation_statistics = RunningStatistics(spec) if self.normalizers else None
+        if self.observation_statistics is not None:
+            _check_normalizers(self.normalizers, len(self.observation_statistics.mean))
+        evaluation = declaration.evaluation or declaration.behaviour
+        self.recurrent_spec = declaration.behaviour.recurrent
+        self.actor = self._inference(declaration.behaviour, networks)
+        same = evaluation is declaration.behaviour
+        self.evaluation_actor = self.actor if same else self._inference(evaluation, networks)
+        state = None if self.recurrent_spec is None else RecurrentState(self.recurrent_spec)
+        self.behaviour = BehaviourPolicy(spec, self.actor, declaration.exploration, state)
+        acting = self.replay, self.schedule, self.behaviour, options.drawn_seed, options.reward_shaper
+        self.collector = Collector(spec, *acting, recorders)
+
+    def _inference(self, policy: PolicySpec, networks: Networks) -> PolicyInference:
+        """Return the forward pass of a policy, in NumPy unless one of its networks is custom."""
+        model = policy.build(self.spec, networks)
+        is_built_in = networks.given.keys().isdisjoint(["encoder", *map(networks.source, policy.networks)])
+        in_numpy = numpy_policy(self.spec, model, policy.recurrent) if is_built_in else None
+        width = 0 if policy.recurrent is None else policy.recurrent.width
+        return PolicyInference(self.spec, model, in_numpy, self.options.device, width)
+
+    def grow(self, rows: int) -> None:
+        """Let the replay buffer hold this number of rows, which becomes the option `replay_size`."""
+        sampler = self.minibatch_builder.sampler
+        state = sampler.state()
+        self.replay.resize(rows)
+        sampler.restore(state)
+        self.options = self.options.replaced(replay_size=rows)
+
+    def relabel_with(self, env: Any) -> None:
+        """See `Agent.relabel_with`."""
+        if self.minibatch_builder.hindsight is not None:
+            self.minibatch_builder.hindsight.functions = GoalFunctions(env)
+
+    def due_updates(self) -> int:
+        """Return the number of updates to make now according to the schedule, and begin their phase."""
+        return self.schedule.release(self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase()))
+
+    def write_statistics(self) -> None:
+        """Write the mean and variance of observations into the networks."""
+        statistics: Any = self.observation_statistics
+        for normalizer in self.normalizers:
+            normalizer.mean.assign(statistics.mean)
+            normalizer.variance.assign(statistics.variance)
+
+
+def _find_normalizers(networks: Iterable[keras.Model]) -> list[Normalizer]:
+    """Return the normalisation layers of networks, each once."""
+    layers = [layer for network in networks for layer in flatten_layers(network)]
+    return list({id(layer): layer for layer in layers if isinstance(layer, Normalizer)}.values())
+
+
+def _check_normalizers(normalizers: Iterable[Normalizer], features: int) -> None:
+    """Raise `ValueError` if a normaliser of a custom network does not receive all features of an observation."""
+    for normalizer in normalizers:
+        if normalizer.mean.shape != (features,):
+            raise ValueError(
+                f"The layer {normalizer.name!r}, a tfdpg.networks.Normalizer, must receive the {features} features of "
+                f"an observation, and nothing else: apply it before other layers. Received: {normalizer.mean.shape[0]}"
+            )
