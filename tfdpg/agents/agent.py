@@ -579,7 +579,7 @@ class Agent(metaclass=_AgentType):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Agent":
         """Return a copy that is equal to the agent, as saving and loading would."""
-        copied = checkpoint.copy_agent(self)
+        copied = checkpoint.copy_agent(self, type(self))
         if self.data.minibatch_builder.hindsight is not None:
             copied.minibatch_builder.hindsight.functions = self.data.minibatch_builder.hindsight.functions
         return copied

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from tfdpg.agents.agent import Agent
 from tfdpg.networks import Categorical, head_of
 
 PERIOD = 5000
@@ -15,7 +16,7 @@ FIRST_UPDATES = 200
 """No warning before this update: targets still contain much of the initial, uniform distribution."""
 
 
-def choose_support(agent: Any, minibatches: Any) -> None:
+def choose_support(agent: Agent, minibatches: Any) -> None:
     """Before the first update, set the support to the range of the observed returns.
 
     Args:
@@ -26,7 +27,7 @@ def choose_support(agent: Any, minibatches: Any) -> None:
         _set_support(agent, *_return_range(minibatches))
 
 
-def follow_returns(agent: Any, minibatches: Any) -> None:
+def follow_returns(agent: Agent, minibatches: Any) -> None:
     """Let the support follow the returns.
 
     It is [−R, R], where R is the largest absolute return in the replay buffer, and is widened once in `PERIOD` updates
@@ -51,7 +52,7 @@ def follow_returns(agent: Any, minibatches: Any) -> None:
     _set_support(agent, -v_max, v_max)
 
 
-def warn_of_edges(agent: Any, logs: Mapping[str, float]) -> None:
+def warn_of_edges(agent: Agent, logs: Mapping[str, float]) -> None:
     """Warn when much of the projected targets' probability lies on the edges of a support that is too small.
 
     Args:
@@ -72,23 +73,23 @@ def warn_of_edges(agent: Any, logs: Mapping[str, float]) -> None:
         )
 
 
-def _heads(agent: Any) -> list[Categorical]:
+def _heads(agent: Agent) -> list[Categorical]:
     heads = [head_of(network) for network in (agent.networks | agent.copies).values()]
     return [head for head in heads if isinstance(head, Categorical)]
 
 
-def _support(agent: Any) -> tuple[float, float]:
+def _support(agent: Agent) -> tuple[float, float]:
     v_min, v_max = _heads(agent)[0].atoms.numpy()[[0, -1]].tolist()
     return v_min, v_max
 
 
-def _is_unknown(agent: Any) -> bool:
+def _is_unknown(agent: Agent) -> bool:
     """Return whether the support is still the one with which the critics were built."""
     head = _heads(agent)[0]
     return _support(agent) == (head.v_min, head.v_max)
 
 
-def _set_support(agent: Any, v_min: float, v_max: float) -> None:
+def _set_support(agent: Agent, v_min: float, v_max: float) -> None:
     for head in _heads(agent):
         head.set_range(v_min, v_max)
 

@@ -116,7 +116,7 @@ def action_values(spec: Spec, critics: Sequence[str], networks: Mapping[str, ker
     return {name: keras.Model([observation, action], networks[name](inputs), name=name) for name in critics}
 
 
-def assess_policy(agent: Any, episode: Any, updates: int) -> None:
+def assess_policy(agent: "TD7", episode: Any, updates: int) -> None:
     """Update the worst return of the policy; after the last episode keep the policy if it is the best, and train.
 
     The assessment ends early if a return is smaller than the best policy's worst one. Episodes that an earlier policy
@@ -137,7 +137,7 @@ def assess_policy(agent: Any, episode: Any, updates: int) -> None:
     agent.defers_updates = False
 
 
-def begin_assessment(agent: Any, logs: Mapping[str, float]) -> None:
+def begin_assessment(agent: "TD7", logs: Mapping[str, float]) -> None:
     """After an update phase, defer updates until the new policy has been assessed.
 
     Until the first assessment has ended, the newest policy is the best one.

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from tfdpg.acting.encoder import encode, real_features
+from tfdpg.agents.agent import Agent
 from tfdpg.compat.keras import run_graph, squared_gradients
 from tfdpg.diagnosis import statistics
 from tfdpg.networks import Categorical, head_of
@@ -190,7 +191,7 @@ class Evidence:
 
 
 def collect(
-    agent: Any, env: Any, episodes: int, seed: int, max_ep_len: int | None, curves: Mapping[str, Sequence[float]]
+    agent: Agent, env: Any, episodes: int, seed: int, max_ep_len: int | None, curves: Mapping[str, Sequence[float]]
 ) -> Evidence:
     """Collect the evidence.
 
@@ -310,7 +311,7 @@ def record(spec: Spec, policy: Any, *, env: Any, **options: Any) -> list[Traject
     return found
 
 
-def with_values(agent: Any, episode: Trajectory) -> Trajectory:
+def with_values(agent: Agent, episode: Trajectory) -> Trajectory:
     """Add the critics' values of the actions taken."""
     spec = agent.spec
     if spec.actions is None:
@@ -422,7 +423,7 @@ def episodes_of(buffer: ReplayBuffer, before: np.ndarray) -> tuple[np.ndarray, n
     return np.array(lengths, np.int64), np.array(terminated, bool), rewards
 
 
-def examine_networks(agent: Any) -> tuple[list[Layer], dict[str, tuple[float, float, float, float]]]:
+def examine_networks(agent: Agent) -> tuple[list[Layer], dict[str, tuple[float, float, float, float]]]:
     """Call the policy and the critics for observations and actions in the replay buffer.
 
     Returns:
@@ -463,7 +464,7 @@ def _keep(found: list[np.ndarray], layer: Any, arguments: Any, output: Any) -> N
         found.append(np.asarray(output, np.float32))
 
 
-def weights_of(agent: Any) -> list[Weights]:
+def weights_of(agent: Agent) -> list[Weights]:
     """Return the sizes of the weights of each component, and of the gradients that its optimizer has seen."""
     squares = {}
     owners = {}

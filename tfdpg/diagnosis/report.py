@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfdpg.agents.agent import Agent
 from tfdpg.arguments import natural, positive_int
 from tfdpg.diagnosis import statistics
 from tfdpg.diagnosis.checks import Verdict, number, verdicts
@@ -90,7 +91,7 @@ class Diagnosis:
 
 
 def diagnose(
-    agent: Any,
+    agent: Agent,
     env: Any,
     episodes: int = 10,
     seed: int | None = None,

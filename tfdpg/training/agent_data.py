@@ -9,7 +9,7 @@ from tfdpg.acting import BehaviourPolicy, RecurrentState, RunningStatistics
 from tfdpg.compat.keras import flatten_layers
 from tfdpg.components import Declaration, Networks, PolicySpec
 from tfdpg.networks import Normalizer, PolicyInference, numpy_policy
-from tfdpg.replay import GoalFunctions, Recorder
+from tfdpg.replay import GoalFunctions, Recorder, ReplayBuffer
 from tfdpg.training.environment.collector import Collector
 
 
@@ -42,7 +42,9 @@ class AgentData:
         collector: stores actions with their outcomes.
     """
 
-    def __init__(self, declaration: Declaration, networks: Networks, options: Any, recorders: Sequence[Recorder]):
+    def __init__(
+        self, declaration: Declaration, networks: Networks, options: Any, recorders: Sequence[ReplayBuffer | Recorder]
+    ):
         self.spec = spec = declaration.spec
         self.options = options
         minibatches = declaration.minibatches

@@ -25,6 +25,7 @@ from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.learning.updates import LARGEST_CHUNK
 from tfdpg.training.options import FitOptions, OfflineOptions, TrainingOptions
 from tfdpg.training.time_budget import TimeBudget
+from tfdpg.training.trained_agent import TrainedAgent
 from tfdpg.training.training_warnings import TrainingWarnings, actions_at_bounds
 
 MAX_INTERRUPTIONS = 100
@@ -37,7 +38,7 @@ def step_logs(spec: Spec) -> list[str]:
     return [*summarise([], spec.has_goals), "env_steps", "steps_per_second"]
 
 
-def fit(agent: Any, env: Any, options: FitOptions) -> keras.callbacks.History:
+def fit(agent: TrainedAgent, env: Any, options: FitOptions) -> keras.callbacks.History:
     """See `Agent.fit`.
 
     Ctrl-C ends training between two steps: the callbacks' `on_train_end` is called, so that a checkpoint is written,
@@ -67,7 +68,7 @@ def fit(agent: Any, env: Any, options: FitOptions) -> keras.callbacks.History:
     return training.history
 
 
-def fit_offline(agent: Any, data: Any, options: OfflineOptions) -> keras.callbacks.History:
+def fit_offline(agent: TrainedAgent, data: Any, options: OfflineOptions) -> keras.callbacks.History:
     """See `Agent.fit_offline`.
 
     Epochs are numbered from those that the agent has completed. Signals end training between two update phases.
@@ -108,7 +109,7 @@ def with_environment(options: Trained) -> Iterator[Trained]:
         yield dataclasses.replace(cast(Any, options), validation_env=env)
 
 
-def check_environments(agent: Any, validation_env: Any, env: Any = None) -> None:
+def check_environments(agent: TrainedAgent, validation_env: Any, env: Any = None) -> None:
     """Raise `ValueError` for other spaces, or if both are one environment; warn of wrappers that normalise."""
     environments = {"env": env, "validation_env": validation_env}
     environments = {name: each for name, each in environments.items() if each is not None}
@@ -137,7 +138,7 @@ class TrainingRun:
         history: the logs of the epochs.
     """
 
-    def __init__(self, agent: Any, options: TrainingOptions, stop: int | None, logs: Sequence[str]):
+    def __init__(self, agent: TrainedAgent, options: TrainingOptions, stop: int | None, logs: Sequence[str]):
         self._agent = agent
         self._options = options
         self._stop = stop
@@ -247,7 +248,7 @@ class _StepLoop:
 
     def __init__(
         self,
-        agent: Any,
+        agent: TrainedAgent,
         runner: EnvRunner,
         watch: EnvWatch,
         training: TrainingRun,
@@ -387,7 +388,7 @@ class _StepLoop:
 
 
 def _callback_list(
-    agent: Any, options: TrainingOptions, stop: int | None, logs: Sequence[str]
+    agent: TrainedAgent, options: TrainingOptions, stop: int | None, logs: Sequence[str]
 ) -> tuple[keras.callbacks.CallbackList, keras.callbacks.History]:
     """Return Keras' list of the callbacks of a training run, with a progress bar and a `History`; and that history."""
     callbacks = as_callback_list(options.callbacks)

@@ -8,6 +8,7 @@ import numpy as np
 
 from tfdpg.compat.keras import flatten_layers, is_functional, run_graph
 from tfdpg.networks import BatchRenormalization, Normalizer
+from tfdpg.training.trained_agent import TrainedAgent
 
 NORMALIZER = "the layer tfdpg.networks.Normalizer() to the observation in your networks, before all other layers"
 """What custom networks have in place of the option `normalize_observations`."""
@@ -23,7 +24,7 @@ RESCALING = (
 """Layers that change the scale of their inputs."""
 
 
-def network_calls(agent: Any, has_actions: bool = True) -> Iterator[tuple[str, Any, Any]]:
+def network_calls(agent: TrainedAgent, has_actions: bool = True) -> Iterator[tuple[str, Any, Any]]:
     """Yield the policy, as `policy`, and the critics: their names, the models, and inputs from the replay buffer.
 
     The inputs are None if the model is not a graph of layers that takes observations, or observations and actions.
@@ -45,7 +46,7 @@ def network_calls(agent: Any, has_actions: bool = True) -> Iterator[tuple[str, A
         yield name, model, {0: observation, 1: [observation, action]}.get(arguments)
 
 
-def input_scale(agent: Any) -> float | None:
+def input_scale(agent: TrainedAgent) -> float | None:
     """Return the largest root mean square of a number that the first kernels of networks receive from the observation.
 
     The observations are those in the replay buffer. Layers that normalise or rescale them come before. A model that is

@@ -1,7 +1,5 @@
 """Warnings about training runs that continue without an error but cannot learn."""
 
-from typing import Any
-
 import numpy as np
 
 from tfdpg.arguments import warn
@@ -9,6 +7,7 @@ from tfdpg.training.environment.env_runner import LONG_EPISODE, EnvRunner
 from tfdpg.training.environment.finite import entry_name
 from tfdpg.training.network_inputs import NORMALIZER, input_scale
 from tfdpg.training.options import FitOptions, TrainingOptions
+from tfdpg.training.trained_agent import TrainedAgent
 
 OBSERVATIONS = 100
 """The number of observations, evenly spaced over the replay buffer, that are examined."""
@@ -25,7 +24,7 @@ SCHEDULE = ("update_after", "update_every", "n_steps", "replay_start")
 class TrainingWarnings:
     """Issues each warning about a training run at most once."""
 
-    def __init__(self, agent: Any, options: TrainingOptions):
+    def __init__(self, agent: TrainedAgent, options: TrainingOptions):
         self._agent = agent
         self._length = "`epochs` or `steps_per_epoch`" if options.minutes is None else "`minutes`"
         self._runner: EnvRunner | None = None
@@ -142,7 +141,7 @@ class TrainingWarnings:
             )
 
 
-def actions_at_bounds(agent: Any) -> dict[str, float]:
+def actions_at_bounds(agent: TrainedAgent) -> dict[str, float]:
     """Compute the log `actions_at_bounds`: the share of the components of greedy actions that lie at their bounds.
 
     The actions are those for observations in the replay buffer. A recurrent policy acts on each of them as on the
@@ -164,7 +163,7 @@ def actions_at_bounds(agent: Any) -> dict[str, float]:
     return {"actions_at_bounds": float(np.mean(inside <= BOUND_TOLERANCE * spec.action_scale))}
 
 
-def badly_scaled(agent: Any) -> tuple[str, float, float] | None:
+def badly_scaled(agent: TrainedAgent) -> tuple[str, float, float] | None:
     """Find the feature of the observations in the replay buffer that has the largest root mean square.
 
     Returns:

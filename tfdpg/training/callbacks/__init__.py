@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -21,6 +21,7 @@ from tfdpg import export, files
 from tfdpg.arguments import positive_int
 from tfdpg.components import Metric
 from tfdpg.training.callbacks.scalars import ScalarWriter
+from tfdpg.training.trained_agent import TrainedAgent
 
 __all__ = ["Checkpoint", "EpochLogger", "ExportBest", "ScalarWriter", "StopAtReturn"]
 
@@ -29,8 +30,8 @@ class _AgentCallback(keras.callbacks.Callback):
     """A callback whose `model` is an agent."""
 
     @property
-    def agent(self) -> Any:
-        return self.model
+    def agent(self) -> TrainedAgent:
+        return cast(TrainedAgent, self.model)
 
 
 class Checkpoint(_AgentCallback):
@@ -252,7 +253,7 @@ class ProgressLogger(_AgentCallback, keras.callbacks.CSVLogger):
             return list(rows.fieldnames or ["epoch"]), list(rows)
 
 
-def _drop_later_lines(file: Path, agent: Any) -> None:
+def _drop_later_lines(file: Path, agent: TrainedAgent) -> None:
     """Remove the lines of epochs that a loaded agent has not completed; the first column holds the epoch.
 
     A training run that was killed before its next checkpoint wrote them. An incomplete last line is removed as well.

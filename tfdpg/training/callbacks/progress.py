@@ -6,12 +6,14 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
+
+from tfdpg.training.trained_agent import TrainedAgent
 
 COUNTS = ("env_steps", "updates")
 """Logs that are counts, not means; they are printed as integers."""
@@ -26,7 +28,7 @@ ASCII = str.maketrans("━─·−", "=.--")
 """Replacements for an output whose encoding lacks these characters."""
 
 
-def printed_logs(agent: Any) -> list[str]:
+def printed_logs(agent: TrainedAgent) -> list[str]:
     """Return the names of the logs that are printed; `History` and `CSVLogger` have all of them."""
     shown = [metric.name for metric in agent.metrics if metric.shown]
     return [*COUNTS, "return", "episode_length", *shown, "val_return", "val_success_rate"]
@@ -50,7 +52,7 @@ class ProgressBar(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Let XLA print its messages before the first bar."""
-        self._printed = printed_logs(self.model)
+        self._printed = printed_logs(cast(TrainedAgent, self.model))
         self._draws_bar = self._verbose == 1 and keras.config.is_interactive_logging_enabled()
         self._width = 0
         self._notebook_bar = _show_in_notebook() if self._draws_bar and _in_notebook() else None

@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from tfdpg import files
 from tfdpg.arguments import positive_int
 from tfdpg.options import options_of
+from tfdpg.training.trained_agent import TrainedAgent
 
 SUFFIX = ".tfdpg"
 """The suffix of the event files that tfdpg writes; other files in the directory are not changed."""
@@ -50,9 +51,9 @@ class ScalarWriter(keras.callbacks.Callback):
         self.write_interval = positive_int("write_interval", write_interval)
 
     @property
-    def agent(self) -> Any:
+    def agent(self) -> TrainedAgent:
         """The agent, which is Keras' `model`."""
-        return self.model
+        return cast(TrainedAgent, self.model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Record the initial counters; the first logs decide the unit of the x axis, and then the file is opened."""
@@ -152,7 +153,7 @@ def _tag(log: str) -> str:
     return f"time/{log}" if log.endswith("_per_second") else f"diagnosis/{log}"
 
 
-def _description(agent: Any) -> tuple[Any, Any]:
+def _description(agent: TrainedAgent) -> tuple[Any, Any]:
     """Return the two HPARAMS summaries of a run: the agent, its environment and the options that are not objects.
 
     Options that differ from their defaults are shown first.

@@ -27,6 +27,7 @@ from tfdpg.replay import segments
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoints.network_weights import check_finite
 from tfdpg.training.checkpoints.objects import class_name, from_json, to_json, untrusted
+from tfdpg.training.trained_agent import TrainedAgent
 
 FORMAT = 5
 DESCRIPTION = "agent.json"
@@ -47,7 +48,10 @@ class Saved(NamedTuple):
 
 
 def save(
-    agent: Any, directory: str | Path, overwrite: bool = True, finish: Callable[[Path], None] = lambda scratch: None
+    agent: TrainedAgent,
+    directory: str | Path,
+    overwrite: bool = True,
+    finish: Callable[[Path], None] = lambda scratch: None,
 ) -> None:
     """Write an agent to a temporary directory beside `directory`, and rename that when it is on the disk.
 
@@ -147,8 +151,12 @@ def _load_network(file: Path, description: Mapping[str, Any], directory: Path) -
         ) from error
 
 
-def copy_agent(agent: Any) -> Any:
+def copy_agent(agent: TrainedAgent, make: Callable[..., Any]) -> Any:
     """Return a copy of an agent, equal to what saving and loading would return.
+
+    Args:
+        agent: the agent.
+        make: its class.
 
     Raises:
         ValueError: the rows are in `replay_dir`, or in other processes.
@@ -159,7 +167,7 @@ def copy_agent(agent: Any) -> Any:
         )
     with quiet_build():
         arguments, networks, state = copy.deepcopy((agent.saved_options, agent.parts.given, agent.state()))
-    other = type(agent)(agent.spec, **arguments, **networks)
+    other = make(agent.spec, **arguments, **networks)
     facts = type(agent), agent.spec, arguments, networks, state
     saved = Saved(*facts, _arrays(agent), _replay(agent), segments.iter_segments(agent.replay), None)
     restore(other, saved, {})
@@ -196,7 +204,7 @@ def _hint(directory: Path) -> str:
     return f". It holds saved agents: {', '.join(sorted(held))}" if held else ""
 
 
-def restore(agent: Any, saved: Saved, changes: Mapping[str, Any]) -> None:
+def restore(agent: TrainedAgent, saved: Saved, changes: Mapping[str, Any]) -> None:
     """Restore the variables, replay buffer, counters and random states of an agent.
 
     Args:
@@ -249,7 +257,7 @@ def read_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
             yield arrays
 
 
-def _write(agent: Any, directory: Path) -> tuple[dict[str, str], dict[str, str]]:
+def _write(agent: TrainedAgent, directory: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Write a checkpoint; return the checksums of its files, and of those that are links to an earlier checkpoint."""
     np.savez(directory / "variables.npz", **_arrays(agent))
     np.savez(directory / "replay.npz", **_replay(agent))
@@ -279,14 +287,14 @@ def _layer_modules(networks: Iterable[Any]) -> dict[str, str]:
     return {name: module for name, module in sorted(named.items()) if ">" in name and not name.startswith("tfdpg>")}
 
 
-def _nbytes(agent: Any) -> int:
+def _nbytes(agent: TrainedAgent) -> int:
     """Return the bytes that `_write` needs, without the rows of replay shards."""
     arrays = [*_arrays(agent).values(), *_replay(agent).values()]
     rows = 0 if agent.learner.remote_replay is not None else segments.unwritten_bytes(agent.replay)
     return rows + sum(np.asarray(array).nbytes for array in arrays)
 
 
-def _arrays(agent: Any) -> dict[str, Any]:
+def _arrays(agent: TrainedAgent) -> dict[str, Any]:
     """Return the weights and the optimizers' states, by name and position."""
     return {
         f"{name}/{i}": np.asarray(variable)
@@ -295,7 +303,7 @@ def _arrays(agent: Any) -> dict[str, Any]:
     }
 
 
-def _replay(agent: Any) -> dict[str, Any]:
+def _replay(agent: TrainedAgent) -> dict[str, Any]:
     """Return the state of the replay buffer and its sampler, without the rows, and the observation statistics."""
     state = {} if agent.data.observation_statistics is None else agent.data.observation_statistics.state()
     if agent.learner.remote_replay is None:
