@@ -18,6 +18,7 @@ from tfdpg.agents import AGENTS
 from tfdpg.cli import runs, training
 from tfdpg.cli.jobs import environment, run_jobs
 from tfdpg.cli.run_options import read_config
+from tfdpg.training.checkpoints.checkpoint import saved_options
 
 pytestmark = brief
 COUNTER = "tests.environments:tfdpg-test/Counter-v0"
@@ -100,7 +101,7 @@ def test_resume_changes_what_can_change_and_goes_on_with_all_seeds(tmp_path, mon
     assert "seed 1 (2 of 2)" in capsys.readouterr().out
     for seed in (0, 1):
         agent = tfdpg.load_agent(tmp_path / f"seed-{seed}/checkpoints/12")
-        assert (agent.saved_options["pi_lr"], agent.saved_options["act_noise"], agent.saved_options["q_lr"]) == (
+        assert (saved_options(agent)["pi_lr"], saved_options(agent)["act_noise"], saved_options(agent)["q_lr"]) == (
             0.5,
             0.3,
             1e-3,

@@ -209,7 +209,7 @@ def test_five_updates_follow_the_equations_of_the_paper(rng, weights):
 def assess(agent, *returns, updates=None):
     """Report episodes to an agent."""
     for value in returns:
-        agent.end_episode(Episode(0, value, 10, True, False), agent.updates if updates is None else updates)
+        agent.learner.end_episode(Episode(0, value, 10, True, False), agent.updates if updates is None else updates)
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ def test_in_a_vector_environment_only_complete_episodes_of_one_policy_are_assess
 
     def end_episode(episode, updates):
         before = dict(agent.host_state), agent.updates, agent.defers_updates
-        agent.end_episode(episode, updates)
+        agent.learner.end_episode(episode, updates)
         reported.append((updates, *before[1:], agent.host_state != before[0] or agent.defers_updates != before[2]))
 
     agent.data.collector.report_episodes(end_episode, lambda: agent.updates)

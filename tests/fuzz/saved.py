@@ -18,6 +18,7 @@ from tests.agents.roster import AGENTS
 from tests.environments import Counter
 from tests.fuzz.damage import check_ours, damage, forge
 from tfdpg.replay import segments
+from tfdpg.training.checkpoints.checkpoint import saved_options, state_of
 
 KINDS = {
     "DDPG": ("DDPG", dict),
@@ -73,7 +74,7 @@ def contents(agent):
     arrays |= {(name, i): values for name, each in optimizers for i, values in enumerate(each.variables)}
     arrays |= agent.data.observation_statistics.state() if agent.data.observation_statistics else {}
     held = {name: np.asarray(values).tobytes() for name, values in arrays.items()}
-    return held | {"state": repr(agent.state()), "options": repr(sorted(agent.saved_options.items()))}
+    return held | {"state": repr(state_of(agent)), "options": repr(sorted(saved_options(agent).items()))}
 
 
 @functools.cache

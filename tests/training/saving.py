@@ -14,6 +14,7 @@ import tfdpg
 from tests.environments import Counter
 from tfdpg import export
 from tfdpg.replay import segments
+from tfdpg.training.checkpoints.checkpoint import state_of
 
 
 def digest(agent):
@@ -27,7 +28,7 @@ def digest(agent):
         *sampler.state().values(),
     ]
     total = hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
-    total.update(repr(agent.state()).encode())
+    total.update(repr(state_of(agent)).encode())
     return total.hexdigest()
 
 

@@ -30,6 +30,7 @@ from tfdpg.agents.options import OPTIONS
 from tfdpg.diagnosis import checks
 from tfdpg.diagnosis.evidence import Evidence, Layer, Replay, Trajectory, Weights, collect, replay_of
 from tfdpg.diagnosis.picture import draw
+from tfdpg.training.checkpoints.checkpoint import state_of
 
 STEPS = 2000
 GAMMA = 0.95
@@ -363,7 +364,7 @@ def test_the_replay_buffer_is_read_step_by_step():
 
 
 def snapshot(agent):
-    return copy.deepcopy(agent.state()), agent.get_weights(), agent.replay.transitions()["actions"]
+    return copy.deepcopy(state_of(agent)), agent.get_weights(), agent.replay.transitions()["actions"]
 
 
 ENVIRONMENTS = {

@@ -14,6 +14,7 @@ from tfdpg import losses
 from tfdpg.agents.support_range import PERIOD, choose_support, follow_returns
 from tfdpg.networks import Categorical, head_of
 from tfdpg.replay import return_range
+from tfdpg.training.checkpoints.checkpoint import state_of
 
 
 class Returns:
@@ -83,7 +84,7 @@ def test_an_agent_s_running_support_starts_from_its_returns():
     agent = tfdpg.D4PG(env, v_range="running", **SMALL, **EAGER)
     agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
     low, high = return_range(agent.replay, agent.data.minibatch_builder.gamma)
-    saved = json.loads(json.dumps(agent.state()))
+    saved = json.loads(json.dumps(state_of(agent)))
     now = agent.head.atoms.numpy()
     assert -now[0] == now[-1] and abs(now[-1] - 150.5) > 1
     np.testing.assert_allclose(now[-1], max(-low, high), rtol=1e-3)

@@ -19,12 +19,12 @@ from tfdpg.arguments import natural
 from tfdpg.companions import companion
 from tfdpg.components import Declaration, Networks, Optimizers
 from tfdpg.hints import ATTRIBUTES, missing_attribute, refuse_positional_updates, reject_unknown_arguments
-from tfdpg.options import BuiltIn, Unsaved, takes_options
+from tfdpg.options import BuiltIn, takes_options
 from tfdpg.spec import Spec
 from tfdpg.training import evaluation, loop
 from tfdpg.training.agent_data import AgentData
 from tfdpg.training.checkpoints import checkpoint, network_weights
-from tfdpg.training.environment.env_runner import Episode, environment_of
+from tfdpg.training.environment.env_runner import environment_of
 from tfdpg.training.learning.learner import Learner
 from tfdpg.training.options import FitOptions, OfflineOptions
 
@@ -94,13 +94,14 @@ class Agent(metaclass=_AgentType):
             lambda batch, counter: self.update(batch, counter),
             before=[functools.partial(function, self) for function in declaration.before_phase],
             after=[functools.partial(function, self) for function in declaration.after_phase],
+            after_episode=[functools.partial(function, self) for function in declaration.after_episode],
         )
         self.networks = self.parts.components
         self.copies = self.parts.copies
         self.targets = self.parts.targets
         self.optimizers = self.parts.optimizers
         self.device_state = self.parts.state
-        self.host_state = dict(declaration.host_state)
+        self.host_state = self.learner.host_state
         self.minimize = self.parts.minimize
         self.update_copies = self.parts.update_copies
         self.optimizer = Optimizers(list(self.optimizers.values()), self.learner.counter)
@@ -111,10 +112,8 @@ class Agent(metaclass=_AgentType):
         self.history: keras.callbacks.History | None = None
         self.stop_training = False
         self._initial_epoch: int | None = None
-        self._epoch = 0
-        self._after_episode = declaration.after_episode
-        if self._after_episode:
-            self.data.collector.report_episodes(self.end_episode, lambda: self.updates)
+        if declaration.after_episode:
+            self.data.collector.report_episodes(self.learner.end_episode, lambda: self.updates)
         if not isinstance(env, str | Spec):
             self.relabel_with(env)
         self.data.collector.expect(env)
@@ -146,7 +145,7 @@ class Agent(metaclass=_AgentType):
 
         It never decreases: after `fit(env, epochs=5)` and `fit(env, epochs=2)` it is 5.
         """
-        return self._epoch
+        return self.learner.epoch
 
     @property
     def defers_updates(self) -> bool:
@@ -600,46 +599,6 @@ class Agent(metaclass=_AgentType):
     # The interface for the training loop, checkpoints and callbacks.
     built = True
 
-    def end_episode(self, episode: Episode, updates: int) -> None:
-        """Run the functions in `Declaration.after_episode`.
-
-        Args:
-            episode: the episode that ended.
-            updates: the number of updates that the policy had when it chose the episode's first action; −1 if that
-                action was random.
-        """
-        self.learner.synchronize()
-        for function in self._after_episode:
-            function(self, episode, updates)
-
-    def begin_training(self) -> None:
-        """Reset the state that callbacks of an earlier training run have set."""
-        self.stop_training = False
-        self._initial_epoch = None
-        self.data.actor.refresh()
-
-    def complete(self, epoch: int) -> None:
-        """Record that an epoch is complete, by its number from 0."""
-        self._epoch = max(self._epoch, epoch + 1)
-
-    def state(self) -> dict[str, Any]:
-        """Return the counters and random states, as plain JSON values."""
-        self.learner.synchronize()
-        own = {"updates": self.updates, "epoch": self.epoch, "environment": self.environment}
-        own |= {"host_state": dict(self.host_state), "statistics": self.learner.epoch_metrics.state()}
-        return own | self.data.schedule.state() | {"collector": self.data.collector.state()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`, after networks, optimizers and the replay buffer."""
-        self.learner.counter.assign(natural("updates", state["updates"]))
-        self._epoch = natural("epoch", state["epoch"])
-        self.environment = state["environment"]
-        self.data.schedule.restore(state)
-        self.data.collector.restore(state["collector"])
-        self.host_state |= {name: state["host_state"][name] for name in self.host_state}
-        self.learner.epoch_metrics.restore(state["statistics"])
-        self.data.actor.refresh()
-
     @property
     def layers(self) -> list[keras.layers.Layer]:
         """The layers of all components, each once, for TensorBoard's histograms."""
@@ -649,9 +608,3 @@ class Agent(metaclass=_AgentType):
     def train_function(self) -> Any:
         """The compiled updates, for TensorBoard's graph; None before the first update."""
         return self.learner.function
-
-    @property
-    def saved_options(self) -> dict[str, Any]:
-        """The options that a checkpoint holds; those of built-in networks only if the agent has one."""
-        built_in = self.data.options.names(BuiltIn) if self.networks.keys() <= self.parts.given.keys() else []
-        return self.data.options.values(without=[*self.data.options.names(Unsaved), *built_in])

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
 PUBLIC = (
-    *("act", "batch_size", "diagnose", "env_steps", "environment", "epoch", "evaluate", "export", "fit"),
+    *("act", "diagnose", "env_steps", "environment", "epoch", "evaluate", "export", "fit"),
     *("fit_offline", "get_config", "get_weights", "history", "learn", "load_weights", "networks", "next_reset_seed"),
     *("observe", "optimizers", "options", "policy", "predict", "relabel_with", "replay", "save", "save_weights"),
     *("seed", "set_weights", "spec", "stop_training", "summary", "targets", "train_on_batch", "updates"),

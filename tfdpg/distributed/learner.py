@@ -190,7 +190,7 @@ class _EpochRunner:
         finished = [episode._replace(env_index=env_index) for episode in reply.summary.finished]
         deferred = agent.defers_updates
         for episode, first_version in zip(finished, reply.summary.first_versions, strict=True):
-            agent.end_episode(episode, first_version)
+            agent.learner.end_episode(episode, first_version)
         if deferred and not agent.defers_updates:
             self._rate_limiter.earn(agent.data.schedule.release(0))
             self._released = self._rate_limiter.owed

@@ -1,6 +1,6 @@
 """An agent's data: what it acts with, what it stores, and the minibatches that it learns from."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -95,6 +95,16 @@ class AgentData:
     def due_updates(self) -> int:
         """Return the number of updates to make now according to the schedule, and begin their phase."""
         return self.schedule.release(self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase()))
+
+    def state(self) -> dict[str, Any]:
+        """Return the counters and random states of acting, as plain JSON values."""
+        return self.schedule.state() | {"collector": self.collector.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the result of `state`, after the networks and the replay buffer."""
+        self.schedule.restore(state)
+        self.collector.restore(state["collector"])
+        self.actor.refresh()
 
     def write_statistics(self) -> None:
         """Write the mean and variance of observations into the networks."""

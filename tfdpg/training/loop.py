@@ -147,7 +147,9 @@ class TrainingRun:
         self.callbacks, self.history = _callback_list(agent, options, stop, logs)
         self.training_warnings = TrainingWarnings(agent, options)
         self._first_update = agent.updates
-        agent.begin_training()
+        agent.stop_training = False  # callbacks of an earlier training run have set both
+        agent._initial_epoch = None
+        agent.data.actor.refresh()
         if (
             not agent.data.collector.is_restored
         ):  # open episodes and an unfinished epoch resume only directly after loading
@@ -185,7 +187,7 @@ class TrainingRun:
                 with budget.evaluation():
                     logs |= actions_at_bounds(agent) | self._validate()
                 if not budget.has_ended:
-                    agent.complete(epoch)
+                    agent.learner.complete(epoch)
                     agent.learner.epoch_metrics.reset()
                 with budget.callbacks():
                     callbacks.on_epoch_end(epoch, logs)

@@ -54,19 +54,6 @@ class TrainedAgent(Protocol):
         """The number of epochs completed."""
         ...
 
-    @property
-    def saved_options(self) -> dict[str, Any]:
-        """The options that a checkpoint holds."""
-        ...
-
-    def begin_training(self) -> None:
-        """Reset the state that callbacks of an earlier training run have set."""
-        ...
-
-    def complete(self, epoch: int) -> None:
-        """Record that an epoch is complete, by its number from 0."""
-        ...
-
     def relabel_with(self, env: Any) -> None:
         """Use the functions of an environment that compute rewards from goals."""
         ...
@@ -77,14 +64,6 @@ class TrainedAgent(Protocol):
 
     def evaluate(self, env: Any, episodes: int = 10, *, max_ep_len: int | None = None) -> dict[str, Any]:
         """Evaluate the policy."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Return the counters and random states, as plain JSON values."""
-        ...
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`."""
         ...
 
     def save(self, filepath: str | Path, overwrite: bool = True) -> None:

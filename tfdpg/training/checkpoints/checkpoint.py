@@ -23,6 +23,7 @@ import tensorflow as tf
 from tfdpg import files
 from tfdpg.compat.keras import flatten_layers, quiet_build
 from tfdpg.files import CheckpointError
+from tfdpg.options import BuiltIn, Unsaved
 from tfdpg.replay import segments
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoints.network_weights import check_finite
@@ -166,7 +167,7 @@ def copy_agent(agent: TrainedAgent, make: Callable[..., Any]) -> Any:
             "An agent with `replay_dir`, or whose rows are in other processes, is copied by save and load."
         )
     with quiet_build():
-        arguments, networks, state = copy.deepcopy((agent.saved_options, agent.parts.given, agent.state()))
+        arguments, networks, state = copy.deepcopy((saved_options(agent), agent.parts.given, state_of(agent)))
     other = make(agent.spec, **arguments, **networks)
     facts = type(agent), agent.spec, arguments, networks, state
     saved = Saved(*facts, _arrays(agent), _replay(agent), segments.iter_segments(agent.replay), None)
@@ -227,7 +228,9 @@ def restore(agent: TrainedAgent, saved: Saved, changes: Mapping[str, Any]) -> No
         statistics.restore(saved.replay)
         rows = agent.replay.added
         statistics.set_rows_seen(rows if from_shards else min(statistics.rows_seen, rows))
-    agent.restore(saved.state)
+    agent.learner.restore(saved.state)
+    agent.data.restore(saved.state)
+    agent.environment = saved.state["environment"]
 
 
 def replay_files(directory: str | Path) -> list[Path]:
@@ -271,11 +274,11 @@ def _write(agent: TrainedAgent, directory: Path) -> tuple[dict[str, str], dict[s
     description = {
         "format": FORMAT,
         "agent": class_name(type(agent)),
-        "arguments": {name: to_json(value) for name, value in agent.saved_options.items()},
+        "arguments": {name: to_json(value) for name, value in saved_options(agent).items()},
         **agent.spec.to_json(),
         "custom_networks": sorted(agent.parts.given),
         "layer_modules": _layer_modules(agent.parts.given.values()),
-        "state": agent.state(),
+        "state": state_of(agent),
     }
     return files.write_manifest(directory, DESCRIPTION, description, linked), linked
 
@@ -301,6 +304,18 @@ def _arrays(agent: TrainedAgent) -> dict[str, Any]:
         for name, variables in agent.parts.variables.items()
         for i, variable in enumerate(variables)
     }
+
+
+def state_of(agent: TrainedAgent) -> dict[str, Any]:
+    """Return the counters and random states of an agent, as plain JSON values."""
+    return agent.learner.state() | agent.data.state() | {"environment": agent.environment}
+
+
+def saved_options(agent: TrainedAgent) -> dict[str, Any]:
+    """Return the options that a checkpoint holds; those of built-in networks only if the agent has one."""
+    options = agent.options
+    built_in = options.names(BuiltIn) if agent.networks.keys() <= agent.parts.given.keys() else []
+    return options.values(without=[*options.names(Unsaved), *built_in])
 
 
 def _replay(agent: TrainedAgent) -> dict[str, Any]:

@@ -3,17 +3,19 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from tfdpg.arguments import natural
 from tfdpg.components import Declaration, Networks
 from tfdpg.networks import FlatState
 from tfdpg.replay import return_range
 from tfdpg.spec import Packed
 from tfdpg.training.agent_data import AgentData
+from tfdpg.training.environment.env_runner import Episode
 from tfdpg.training.learning.divergence import divergence
 from tfdpg.training.learning.epoch_metrics import EpochMetrics
 from tfdpg.training.learning.updates import LARGEST_CHUNK, CompiledUpdates, uses_xla
@@ -53,6 +55,8 @@ class Learner:
         update: makes one update: `Agent.update`.
         before: functions that run before each update phase. They receive the minibatches.
         after: functions that run after each update phase. They receive the logs of the phase.
+        after_episode: functions that run after each training episode. They receive the episode, and the number of
+            updates that the policy had when it chose the episode's first action; −1 if that action was random.
 
     Raises:
         ValueError: replay is prioritised, and no metric sets priorities.
@@ -60,6 +64,8 @@ class Learner:
     Attributes:
         metrics: the metrics that `update` returns.
         epoch_metrics: the metrics of the updates in this epoch.
+        epoch: the number of epochs completed; the highest that was reached if `fit` started again from an earlier one.
+        host_state: numbers, strings and lists that are saved with the agent, by name.
         counter: the number of updates ever made, an int64 variable `[]`, which lags behind `updates` at times.
         remote_replay: the replay shards, while the agent's rows are in other processes; otherwise None.
         has_diverged: whether losses or weights were NaN or infinite after the last updates.
@@ -74,6 +80,7 @@ class Learner:
         update: Update,
         before: Sequence[Callable[[Minibatches], None]],
         after: Sequence[Callable[[dict[str, float]], None]],
+        after_episode: Sequence[Callable[[Episode, int], None]],
     ):
         self._name = name
         self._networks = networks
@@ -93,6 +100,9 @@ class Learner:
         self._policy_period = declaration.policy_period
         self._before = before
         self._after = after
+        self._after_episode = after_episode
+        self.host_state = dict(declaration.host_state)
+        self.epoch = 0
         self._local_replay = _LocalReplay(data)
         self.remote_replay: Any = None
         self.has_diverged = False
@@ -144,6 +154,39 @@ class Learner:
         for watch in self._after:
             watch(logs)
         return logs
+
+    def end_episode(self, episode: Episode, updates: int) -> None:
+        """Run the functions in `Declaration.after_episode`.
+
+        Args:
+            episode: the episode that ended.
+            updates: the number of updates that the policy had when it chose the episode's first action; −1 if that
+                action was random.
+        """
+        self.synchronize()
+        for function in self._after_episode:
+            function(episode, updates)
+
+    def complete(self, epoch: int) -> None:
+        """Record that an epoch is complete, by its number from 0."""
+        self.epoch = max(self.epoch, epoch + 1)
+
+    def state(self) -> dict[str, Any]:
+        """Return the counters, the host state and the metrics of this epoch, as plain JSON values."""
+        self.synchronize()
+        counters = {"updates": self.updates, "epoch": self.epoch}
+        return counters | {"host_state": dict(self.host_state), "statistics": self.epoch_metrics.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the result of `state`, after networks and optimizers.
+
+        Raises:
+            ValueError: a counter is not a natural number.
+        """
+        self.counter.assign(natural("updates", state["updates"]))
+        self.epoch = natural("epoch", state["epoch"])
+        self.host_state |= {name: state["host_state"][name] for name in self.host_state}
+        self.epoch_metrics.restore(state["statistics"])
 
     def update_on_batch(self, packed: Packed) -> dict[str, float]:
         """Make one update on a packed minibatch, `[1, batch, ...]`; return its metrics and `loss`."""
