@@ -85,7 +85,7 @@ def test_vector_environments_get_the_same_actions(kind):
 @each_space
 def test_random_actions_are_uniform(kind):
     spec = tfdpg.Spec(spaces.Box(-1, 1, (1,)), SPACES[kind])
-    behaviour = tfdpg.DDPG(spec, **SMALL).behaviour
+    behaviour = tfdpg.DDPG(spec, **SMALL).data.behaviour
     drawn = spec.to_user(behaviour.act_uniformly((np.zeros((20_000, 1), np.float32),), np.random.default_rng(0)))
     space = SPACES[kind]
     if kind != "number":

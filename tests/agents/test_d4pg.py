@@ -324,4 +324,4 @@ def test_importance_weights_are_those_of_the_source_document():
     )
     normalised = tfdpg.D4PG(env, normalize_weights=True, **rarely)
     normalised.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
-    assert (normalised.minibatch_builder.sampler.sample(7, 40)[1].max(axis=1) == 1).all()
+    assert (normalised.data.minibatch_builder.sampler.sample(7, 40)[1].max(axis=1) == 1).all()

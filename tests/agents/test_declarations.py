@@ -250,7 +250,7 @@ def test_td7_makes_deferred_updates_after_an_assessment(tmp_path):
 
 
 def test_td7_samples_by_the_rule_of_lap(td7_agent):
-    sampler = td7_agent.minibatch_builder.sampler
+    sampler = td7_agent.data.minibatch_builder.sampler
     rows, weights = sampler.sample(1, 1)
     assert (weights == 1).all()
     sampler.update_priorities(rows, np.full(rows.shape, 0.1))

@@ -153,7 +153,10 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
     make(env, act_noise_schedule=Local()).save(tmp_path / "local")
     with pytest.raises(ValueError, match="`act_noise_schedule` could not be saved"):
         tfdpg.load_agent(tmp_path / "local")
-    assert tfdpg.load_agent(tmp_path / "local", act_noise_schedule=Local(0.25)).behaviour.exploration.factor(0) == 0.25
+    assert (
+        tfdpg.load_agent(tmp_path / "local", act_noise_schedule=Local(0.25)).data.behaviour.exploration.factor(0)
+        == 0.25
+    )
 
 
 @parametrize_agents("DDPG")
@@ -172,7 +175,7 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
     normal = (seen - held.mean(axis=0)) / (held.std(axis=0) + 1e-8)
     raw = make(env, normalize_observations=True)
     raw.set_weights(agent.get_weights())
-    for normalizer in raw.normalizers:
+    for normalizer in raw.data.normalizers:
         normalizer.mean.assign(np.zeros(2))
         normalizer.variance.assign(np.ones(2))
     np.testing.assert_allclose(raw.predict(np.clip(normal, -5, 5).astype(np.float32)), shifted, rtol=1e-4, atol=1e-5)

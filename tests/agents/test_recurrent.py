@@ -145,7 +145,7 @@ def test_train_on_batch_equals_an_update_on_the_sampled_batch(n_step, stored):
     episodes, rows = collect(given)
     given.learn(updates=1)
     drawn.learn(updates=1)
-    slots = given.minibatch_builder(given.updates, 1)[1][0]
+    slots = given.data.minibatch_builder(given.updates, 1)[1][0]
     steps = BURN_IN + LENGTH + n_step - 1
     batch = {name: np.zeros((len(slots), steps)) for name in ("masks", "terminations", "rewards")}
     batch |= {"observations": np.zeros((len(slots), steps + 1, 2)), "actions": np.zeros((len(slots), steps, 2))}

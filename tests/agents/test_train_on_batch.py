@@ -61,7 +61,7 @@ def packed_by(agent, batch, monkeypatch):
 def test_it_equals_an_update_on_a_sampled_minibatch(make, monkeypatch):
     is_acer = make is AGENTS["ACER"]
     drawn, given = (trained(make, "truncated" if is_acer else "terminated") for _ in range(2))
-    packed, _ = given.minibatch_builder(given.updates, 1)
+    packed, _ = given.data.minibatch_builder(given.updates, 1)
     batch = windows(given, packed) if is_acer else transitions(given, packed)
     for part, repacked in zip(packed, packed_by(given, batch, monkeypatch), strict=True):
         np.testing.assert_array_equal(part, repacked)

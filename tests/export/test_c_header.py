@@ -139,7 +139,7 @@ def test_every_activation_is_available_in_c():
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 def test_the_header_compiles_as_cpp(tmp_path):
-    actor = KINDS["lstm"]().actor.numpy_policy()
+    actor = KINDS["lstm"]().data.actor.numpy_policy()
     observations = np.random.default_rng(0).normal(size=(3, 3))
     in_c = run(tmp_path, actor, observations)
     np.testing.assert_array_equal(run(tmp_path, actor, observations, ("c++", "-x", "c++", "-std=c++17")), in_c)
@@ -355,7 +355,7 @@ def test_texts_of_a_file_cannot_become_code(plain, tmp_path):
 
 
 def test_weights_of_another_width_are_refused():
-    policy = KINDS["plain"]().actor.numpy_policy()
+    policy = KINDS["plain"]().data.actor.numpy_policy()
     first = policy.nodes[0]._replace(weights=((0, (2, 8)), (16, (8,))))
     policy.nodes = (first, *policy.nodes[1:])
     with pytest.raises(ValueError, match="A linear layer of 2 features receives 3"):

@@ -39,7 +39,7 @@ def resume(directory):
     env = Counter()
     rng = np.random.default_rng()
     agent = tfdpg.load_agent(directory / str(export.versions(directory)[-1]))
-    agent.begin_training()
+    agent.data.actor.refresh()
     checkpoint = tfdpg.callbacks.Checkpoint(directory)
     checkpoint.set_model(agent)
     checkpoint.on_train_begin()

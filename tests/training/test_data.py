@@ -195,7 +195,7 @@ def test_what_a_replay_buffer_gives_train_on_batch_takes():
     agents = [tfdpg.TD3(SPEC, **SMALL | EAGER, seed=1, n_step=3) for _ in range(2)]
     for agent in agents:
         fit_briefly(agent, Counter(length=4), epochs=1, steps_per_epoch=30)
-    batch = agents[0].replay.sample(agents[0].batch_size, seed=0)
+    batch = agents[0].replay.sample(agents[0].options.batch_size, seed=0)
     singular = in_the_singular(batch)
     assert agents[0].train_on_batch(batch) == agents[1].train_on_batch(singular)
     assert batch["reward"] is batch["rewards"] and batch["terminated"] is batch["terminations"]

@@ -30,7 +30,7 @@ STEPS = 47  # the last update of TD3 below is held back
 @pytest.fixture
 def flat(monkeypatch):
     """Let `fit` use flat tensors without XLA, which would take seconds to compile."""
-    monkeypatch.setattr(learner, "uses_xla", lambda agent: True)
+    monkeypatch.setattr(learner, "uses_xla", lambda networks, jit_compile: True)
 
 
 def is_flat(agent):
@@ -105,7 +105,7 @@ def test_fit_on_flat_tensors_is_bit_identical_to_a_loop_on_variables(flat, name)
     history = fit_briefly(agents[0], RandomWalk(), epochs=1, steps_per_epoch=STEPS).history
     assert is_flat(agents[0])
     assert_same(agents[0], train_in_own_loop(agents[1]))
-    logs = agents[1].epoch_metrics.summary()
+    logs = agents[1].learner.epoch_metrics.summary()
     assert {name: history[name][0] for name in logs} == pytest.approx(logs, rel=1e-9, nan_ok=True)
     logs = agents[0].fit(RandomWalk(), epochs=2, initial_epoch=1, steps_per_epoch=STEPS, verbose=0).history
     assert np.isfinite(logs["loss_q"]).all()
@@ -128,7 +128,7 @@ def test_policies_that_do_not_act_in_numpy_and_eager_updates_stay_on_variables(f
     inputs = keras.Input((2,))
     policy = keras.Model(inputs, keras.layers.Dense(1, "tanh")(inputs))
     agents = [AGENTS["DDPG"](RandomWalk(), **options) for options in ({"pi": policy}, {"run_eagerly": True}, {})]
-    assert [learner.profits_from_flat_state(agent) for agent in agents] == [False, False, True]
+    assert [learner.profits_from_flat_state(agent.parts, agent.data) for agent in agents] == [False, False, True]
 
 
 @pytest.mark.slow
@@ -216,7 +216,7 @@ class Reader(RandomWalk):
         self.seen = []
 
     def step(self, action):
-        models = [self.agent._networks.all[name] for name in self.names]
+        models = [self.agent.parts.all[name] for name in self.names]
         found = [np.array(part) for model in models for part in self.read(model)]
         self.agent.get_weights()
         for now, part in zip((part for model in models for part in self.read(model)), found, strict=True):
