@@ -3,6 +3,8 @@
 import importlib
 import inspect
 import json
+import re
+from pathlib import Path
 
 import gymnasium as gym
 import keras
@@ -84,6 +86,16 @@ def test_tab_completion_shows_what_is_public(make):
         getattr(agent, name)
     methods = {name for name, value in vars(tfdpg.Agent).items() if callable(value) and not name.startswith("_")}
     assert methods - set(dir(agent)) == {"update", "copy_weights"}
+
+
+def test_an_agent_has_few_members_and_is_never_any():
+    """Most of what an agent has is in its parts."""
+    agent = tfdpg.TD3(Counter(), **SMALL)
+    members = {name for name in (*vars(tfdpg.Agent), *vars(agent)) if not name.startswith("_")}
+    own = set(vars(tfdpg.TD3)) | {"pi", "pi_target", "critics", "target_critics", "policy_critics"}  # of the algorithm
+    assert {"parts", "data", "learner"} <= members and len(members - own) <= 60
+    sources = [file.read_text() for file in Path(tfdpg.__file__).parent.rglob("*.py")]
+    assert len(sources) > 100 and not [source for source in sources if re.search(r"\bagent: Any\b", source)]
 
 
 @pytest.mark.parametrize(

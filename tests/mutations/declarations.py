@@ -140,7 +140,7 @@ MUTATIONS = (
     ),
     (
         "policies: the behaviour policy is evaluated",
-        "agents/agent.py",
+        "training/agent_data.py",
         "evaluation = declaration.evaluation or declaration.behaviour",
         "evaluation = declaration.behaviour",
         DECLARED,
@@ -148,8 +148,8 @@ MUTATIONS = (
     (
         "policies: copied weights do not act",
         "agents/agent.py",
-        "        self._networks.copy_weights(*names)\n        self.actor.refresh()",
-        "        self._networks.copy_weights(*names)",
+        "        self.parts.copy_weights(*names)\n        self.data.actor.refresh()",
+        "        self.parts.copy_weights(*names)",
         DECLARED,
     ),
     (

@@ -264,9 +264,7 @@ def trained(monkeypatch, make, between=lambda agent: agent):
     """Return an agent that trained in two calls of `fit`, and an equal one whose updates were on variables."""
     agents = []
     for is_allowed in (True, False):
-        monkeypatch.setattr(
-            learner, "profits_from_flat_state", lambda networks, data, is_allowed=is_allowed: is_allowed
-        )
+        monkeypatch.setattr(learner, "profits_from_flat_state", lambda *parts, is_allowed=is_allowed: is_allowed)
         keras.utils.set_random_seed(0)
         agent = make()
         with warnings.catch_warnings():

@@ -134,9 +134,9 @@ def _make_env(config: RunConfig) -> Any:
 
 
 def _new_agent(config: RunConfig, env: Any) -> Agent:
-    make_agent: Any = agent_class(config.agent)
+    build: Any = agent_class(config.agent)
     objects = _own_objects(config.networks, config.agent, Spec.of(env)) if config.networks else {}
-    made = make_agent(env, **config.agent_options, **objects, seed=config.seed)
+    made = build(env, **config.agent_options, **objects, seed=config.seed)
     # the id in the environment's own specification lacks the module that registers it
     kwargs = {name: value for name, value in config.env_kwargs.items() if name != "render_mode"}
     made.environment = {"id": config.env, "kwargs": kwargs}

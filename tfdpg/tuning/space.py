@@ -79,13 +79,13 @@ def dimensions(config: RunConfig, names: Sequence[str]) -> list[Dimension]:
     """
     kind = options_class(config.agent)
     known = {option.name: option for option in options_of(kind) if option.search}
-    agent = kind(**config.agent_options)
+    options = kind(**config.agent_options)
     if names:
-        return [_required(name.replace("-", "_"), known, agent, config) for name in names]
+        return [_required(name.replace("-", "_"), known, options, config) for name in names]
     found = []
     for name in DEFAULT:
         if name in known and not (config.networks and BuiltIn in known[name].marks):
-            value = getattr(agent, name)
+            value = getattr(options, name)
             with contextlib.suppress(ValueError):  # a value without a place on the scale
                 dimension = Dimension(name, _extended(known[name], value), value)
                 if dimension.mark == known[name].search and _problem(dimension, config) is None:
@@ -95,13 +95,13 @@ def dimensions(config: RunConfig, names: Sequence[str]) -> list[Dimension]:
     return found
 
 
-def _required(name: str, known: dict[str, Option], agent: Any, config: RunConfig) -> Dimension:
+def _required(name: str, known: dict[str, Option], options: Any, config: RunConfig) -> Dimension:
     """Return an option that the user wants to search; raise `ValueError` if that is not possible."""
     if name not in known:
         meant = did_you_mean(name, known, "'{}'")
         names = ", ".join(sorted(known))
         raise ValueError(f"`search` must name options with a search range: {names}.{meant} Received: {name}")
-    value = getattr(agent, name)
+    value = getattr(options, name)
     dimension = Dimension(name, _extended(known[name], value), value)
     if problem := _problem(dimension, config):
         raise ValueError(f"`search` names {name}, which cannot be searched here: {problem}")
