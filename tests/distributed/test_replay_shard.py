@@ -113,9 +113,9 @@ def test_errors_of_overwritten_rows_are_ignored():
     one.store(0, first.rollout(None, 0, RolloutRequest(12, 0, 1, 0)))
     sampled = one.sample(0, 1)
     one.store(0, first.rollout(None, 0, RolloutRequest(16, 0, 1, 0)))
-    before = one.data.minibatch_builder.sampler.state()["largest_priority"]
+    before = one.minibatch_builder.sampler.state()["largest_priority"]
     one.update_priorities(sampled.sample_id, np.full((1, 6), 1e6))
-    assert one.data.minibatch_builder.sampler.state()["largest_priority"] == before
+    assert one.minibatch_builder.sampler.state()["largest_priority"] == before
 
 
 def test_sequences_are_drawn_from_shards_and_errors_of_their_steps_come_back():
@@ -134,7 +134,7 @@ def test_sequences_are_drawn_from_shards_and_errors_of_their_steps_come_back():
     weights = packed[..., 2:5, layout.weight]
     one.store(0, first.rollout(None, 0, RolloutRequest(8, 0, 1, 0)))  # overwrites some of the rows
     one.update_priorities(sampled.sample_id, np.where(weights > 0, 5.0, np.nan).reshape(4, 18))
-    sampler = one.data.minibatch_builder.sampler
+    sampler = one.minibatch_builder.sampler
     state = sampler.state()
     assert state["largest_priority"] == pytest.approx(5.0) and np.isfinite(state["priorities"]).all()
     rows = one._sampled_rows == {} and np.unique(state["priorities"][state["priorities"] > 0])

@@ -302,11 +302,11 @@ class Learner:
             num_envs = max(1, schedule.num_envs)
             updates = self._updates_per_phase or (schedule.updates_per_phase or LARGEST_CHUNK) * num_envs
             chunk = min(LARGEST_CHUNK, max(updates, self._period))
-            parts = self._networks, self._data, self.metrics, self._counted
+            parts = self._networks, self._data, self.metrics, self._next_update
             self._compiled[is_flat] = CompiledUpdates(*parts, chunk, self._state if is_flat else None)
         return self._compiled[is_flat]
 
-    def _counted(self, batch: Any) -> dict[str, tf.Tensor]:
+    def _next_update(self, batch: Any) -> dict[str, tf.Tensor]:
         """Make the next update, and refuse options that were changed and that it does not read."""
         values = self._update(batch, self.counter.assign_add(1))
         self._data.options.refuse_unread(f"in {self._name}, which never reads it")
