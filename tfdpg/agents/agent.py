@@ -48,7 +48,7 @@ class _AgentType(abc.ABCMeta):
 class Agent(metaclass=_AgentType):
     """An off-policy actor-critic agent: the base class of `DDPG`, `TD3`, `D4PG`, `TD7` and `ACER`.
 
-    Its final subclasses declare their networks and implement `update`. Calling an agent is the same as `predict`.
+    Its subclasses declare their networks and implement `update`. Calling an agent is the same as `predict`.
 
     Args:
         env: an environment or vector environment, its id, or a `Spec`.
