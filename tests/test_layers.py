@@ -195,7 +195,7 @@ FORMAT = {file: ["pi"] for part in ("export", "exported", "formats", "serve") fo
 FORMAT[PACKAGE / "export/signatures.py"] += ["q1", "q2"]
 FORMAT[PACKAGE / "formats/c_header.py"] += ["v"]  # of the names of C arrays, `v1`
 """What every export has: the signature `pi`, which clients know by name as they know its input `x`, and `q1` and `q2`,
-whose names stand in one place."""
+whose names are in one file."""
 GENERIC = (*"training tuning distributed cli diagnosis plotting export exported formats serve".split(),)
 """The parts that know the metrics and networks of an algorithm from its declaration, or from the files of a run or an
 export."""

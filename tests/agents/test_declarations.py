@@ -173,7 +173,8 @@ def test_an_update_of_sac_by_hand(rng):
 
 @pytest.mark.slow
 def test_the_policy_of_sac_learns_the_best_action():
-    agent = SAC(RandomWalk(), **SMALL | {"batch_size": 32}, pi_lr=0.02, q_lr=0.02, temperature=0.01)
+    options = SMALL | {"batch_size": 32, "hidden_units": (32,)}
+    agent = SAC(RandomWalk(), **options, pi_lr=0.01, q_lr=0.02, temperature=0.01)
     rng = np.random.default_rng(0)
     for _ in range(300):
         actions = rng.uniform(-1, 1, (32, 1))

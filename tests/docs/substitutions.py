@@ -74,6 +74,7 @@ FLAGS = {
     "d4pg": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
     "td7": "--hidden-units 8 --encoder-units 8 --embedding-units 8 --batch-size 8 --start-steps 10 --update-after 10",
     "examples.sac:SAC": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
+    "examples.redq:REDQ": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --gradient-steps 2",
     "examples.conservative_td3:ConservativeTD3": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10",
     "acer": "--hidden-units 8 --batch-size 8 --n-steps 5 --replay-start 10",
     "all": "--replay-size 500 --jit-compile False --epochs 1 --steps-per-epoch 60 --validation-episodes 1 "

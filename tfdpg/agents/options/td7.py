@@ -51,8 +51,6 @@ class TD7Options(TD3Options, without=WITHOUT):
 
     critics = 2
     """number of critics, of whose values the smallest is the target; the policy maximises the mean of all."""
-    critics = 2
-    """number of critics, of whose values the smallest is the target; the policy maximises the mean of all."""
     replay = "lap"
     pi_lr = 3e-4
     q_lr = 3e-4
