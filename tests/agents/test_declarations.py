@@ -241,9 +241,8 @@ def test_td7_makes_deferred_updates_after_an_assessment(tmp_path):
         updates.append(agent.updates)
         if step == 99:
             agent.save(tmp_path / "agent")
-            assert (
-                tfdpg.load_agent(tmp_path / "agent", agent_class=TD7).schedule.deferred == agent.data.schedule.deferred
-            )
+            loaded = tfdpg.load_agent(tmp_path / "agent", agent_class=TD7)
+            assert loaded.data.schedule.deferred == agent.data.schedule.deferred
         if terminated or truncated:
             observation, _ = env.reset()
     assert updates[58] == 1 and updates[59] == 10  # the first policy with an update began the second episode
@@ -303,7 +302,7 @@ def test_episodes_of_vector_environments_and_custom_loops_are_reported(monkeypat
 def test_the_return_of_an_episode_is_of_its_own_steps_after_a_reset_and_after_an_end():
     ends = []
     agent = TD7(Counter(), **AGENTS["TD7"][1])
-    agent._after_episode = [lambda agent, episode, updates: ends.append(episode[:3])]
+    agent.learner._after_episode = [lambda episode, updates: ends.append(episode[:3])]
     observation = np.zeros((2, 2), np.float32)
     for step in range(1, 8):
         agent.act(observation)

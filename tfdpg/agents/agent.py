@@ -580,7 +580,7 @@ class Agent(metaclass=_AgentType):
         """Return a copy that is equal to the agent, as saving and loading would."""
         copied = checkpoint.copy_agent(self, type(self))
         if self.data.minibatch_builder.hindsight is not None:
-            copied.minibatch_builder.hindsight.functions = self.data.minibatch_builder.hindsight.functions
+            copied.data.minibatch_builder.hindsight.functions = self.data.minibatch_builder.hindsight.functions
         return copied
 
     def copy_weights(self, *names: str) -> None:
