@@ -58,4 +58,4 @@ class REDQ(tfdpg.TD3):
         """−mean_i Q_i(s, π(s)), with the penalties among the options, `[batch]`."""
         action = batch.ask(self.pi, training=True)
         value = tf.reduce_mean(batch.ask(self.critics, action), axis=0)
-        return policy_loss(self.spec, value, action, batch, self.bc_weight, self.action_l2)
+        return policy_loss(self.spec, value, action, batch, self.options.bc_weight, self.options.action_l2)

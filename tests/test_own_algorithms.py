@@ -89,7 +89,9 @@ class OneCritic(tfdpg.Agent):
 
     @staticmethod
     def declare(spec, options):
-        return dataclasses.replace(actor_critic(spec, options, polyak(options.polyak)), metrics=METRICS)
+        declaration = actor_critic(spec, options, polyak(options.polyak))
+        only = {"q1": declaration.optimizers["q1"]}
+        return dataclasses.replace(declaration, optimizers=only, metrics=METRICS)
 
     def update(self, batch, counter):
         target = batch.reward + batch.discount * batch.ask_next(self.targets["q1"], batch.ask_next(self.targets["pi"]))
@@ -205,6 +207,51 @@ def test_an_option_that_an_own_algorithm_never_reads_is_refused_when_its_update_
     assert again.learn(updates=1)["loss_q"] > 0
     with pytest.raises(ValueError, match="`action_l2` does nothing in OneCritic"):
         copy.deepcopy(agent).learn(updates=1)
+
+
+@pytest.mark.parametrize(
+    "kind, options, method, name",
+    [
+        (tfdpg.TD3, {"run_eagerly": True, "policy_delay": 3, "bc_weight": 0.4}, "policy_loss", "bc_weight"),
+        (tfdpg.TD3, {"policy_gradient": "min"}, "policy_loss", "policy_gradient"),
+        (tfdpg.DDPG, {"run_eagerly": True, "action_l2": 1.0}, "policy_loss", "action_l2"),
+        (tfdpg.D4PG, {"run_eagerly": True, "clip_action_gradient": 1.0}, "policy_loss", "clip_action_gradient"),
+        (tfdpg.TD3, {"run_eagerly": True, "target_noise": 0.3}, "target_action", "target_noise"),
+    ],
+)
+def test_an_inherited_option_that_a_subclass_no_longer_uses_is_refused(kind, options, method, name):
+    methods = {
+        "policy_loss": lambda agent, batch: batch.ask(agent.pi)[:, 0],
+        "target_action": lambda agent, batch, counter: batch.ask_next(agent.pi_target),
+    }
+    own = type("Own", (kind,), {method: methods[method]})
+    original, changed = (algorithm(Counter(), **SMALL, **options) for algorithm in (kind, own))
+    for agent in (original, changed):
+        fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=10)
+    updates = options.get("policy_delay", 2)
+    assert original.learn(updates=updates)
+    with pytest.raises(ValueError, match=rf"`{name}` does nothing in Own, which never reads it"):
+        changed.learn(updates=updates)
+
+
+@pytest.mark.parametrize("method", ["critic_loss", "policy_loss"])
+def test_a_loss_without_an_axis_of_transitions_is_refused(method):
+    def mean(agent, batch, *others):
+        return keras.ops.mean(getattr(tfdpg.TD3, method)(agent, batch, *others))
+
+    agent = type("Own", (tfdpg.TD3,), {method: mean})(Counter(), **SMALL, **EAGER, policy_delay=1)
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=10)
+    message = r"one value for each of the 8 elements of the minibatch.*Received: the shape \(\)"
+    with pytest.raises(ValueError, match=message):
+        agent.learn(updates=1)
+
+
+@pytest.mark.parametrize("chosen", [5, [0, 2], [-1]])
+def test_critics_are_chosen_by_their_numbers(chosen):
+    critics = tfdpg.TD3(Counter(), **SMALL, **EAGER).critics
+    with pytest.raises(IndexError, match="by a slice or by numbers from 0 to 1. Received: "):
+        critics[chosen]
+    assert critics[[1, 0]].indices == [1, 0] and critics[1:].names == ("q2",)
 
 
 def test_an_option_that_an_own_algorithm_declares_unused_is_refused_at_once_with_the_reason():

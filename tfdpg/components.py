@@ -504,6 +504,7 @@ class Networks:
         state: the variables of `Declaration.device_state`, by name.
         given: the user's own models, by the options that take them.
         sources: the names of the copies' sources, by the names of the copies.
+        minimized: the names of the optimizers that have made a step, or whose step was traced.
 
     Raises:
         ValueError: two networks have the same name, or an optimizer or a copy names a network that does not exist.
@@ -519,6 +520,7 @@ class Networks:
         self._seed = seed
         self.given = declaration.given
         self.sources = {declared.name: declared.of for declared in declaration.copies}
+        self.minimized: set[str] = set()
         with tf.device(device), free_graphs():
             shared: dict[str, Any] = {}
             self.components: dict[str, keras.Model] = {
@@ -615,6 +617,7 @@ class Networks:
                 step(batch.mean(tf.square(target - values)))
             ```
         """
+        self.minimized |= {*names}
         trained = [
             ([self.components[component] for component in spec.components], self.optimizers[name])
             for name, spec in ((name, self._declaration.optimizers[name]) for name in names)

@@ -194,7 +194,8 @@ class Options:
     An instance notes which options have been read as attributes, but not those that functions such as `values` and
     `repr` list. The agent raises `ValueError` for a changed option that nothing has read: for options of built-in
     networks (`BuiltIn`) when it is built, and for the others when its `update` is traced for the first time, before
-    updates are made. An agent with `run_eagerly` has then made its first update.
+    updates are made. An agent with `run_eagerly` raises it after the first updates, when each optimizer has made a
+    step. Read an option where the value is used, as `self.options.name`: what the constructor reads counts as read.
 
     Attributes:
         unused: why inherited options have no effect, by name: a reason, or a condition, `Only`. An entry replaces an

@@ -50,7 +50,8 @@ def test_updates_equal_those_of_the_step_by_step_reference(kind, options):
         noise = np.zeros((len(slots[0]), LENGTH, 2))
         if kind is tfdpg.TD3:
             smoothing = agent.smoothing_noise(tf.constant(counter, tf.int64)).numpy()
-            noise = np.clip(smoothing, -agent.noise_clip, agent.noise_clip).reshape(noise.shape)
+            clip = agent.options.noise_clip * agent.spec.action_scale
+            noise = np.clip(smoothing, -clip, clip).reshape(noise.shape)
         logs = agent.learn(updates=1)
         priorities, loss_q, loss_pi = reference.update(slots[0], weights, noise, counter)
         for nets, networks in ((reference.online, agent.networks), (reference.target, agent.targets)):

@@ -113,7 +113,6 @@ class D4PG(Agent):
         self.critics = Critics.of("q", self.networks)
         self.target_critics = Critics.of("q", self.networks | self.targets)
         self.head = cast(Head, head_of(self.q1))
-        self.clip_action_gradient = options.clip_action_gradient
 
     declare = staticmethod(declare)
 
@@ -177,4 +176,4 @@ class D4PG(Agent):
             return self.head.mean(batch.ask(self.q1, action))
 
         action = batch.ask(self.pi, training=True)
-        return clipped_policy_loss(value, action, self.clip_action_gradient, self.spec.action_scale)
+        return clipped_policy_loss(value, action, self.options.clip_action_gradient, self.spec.action_scale)

@@ -59,8 +59,6 @@ class DDPG(Agent):
         self.pi_target = self.targets.get("pi", self.pi)
         self.q1_target = self.targets.get("q1", self.q1)
         self.td_loss, _ = td_losses(options.replay)
-        self.bc_weight = options.bc_weight
-        self.action_l2 = options.action_l2
 
     declare = staticmethod(declare)
 
@@ -90,4 +88,4 @@ class DDPG(Agent):
         """−Q(s, π(s)), with the penalties among the options, `[batch]`."""
         action = batch.ask(self.pi, training=True)
         value = flat_values(batch.ask(self.q1, action))
-        return policy_loss(self.spec, value, action, batch, self.bc_weight, self.action_l2)
+        return policy_loss(self.spec, value, action, batch, self.options.bc_weight, self.options.action_l2)

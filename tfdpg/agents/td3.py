@@ -61,15 +61,9 @@ class TD3(Agent):
         self.pi_target = self.targets.get("pi", self.pi)
         self.critics = Critics.of("q", self.networks)
         self.target_critics = Critics.of("q", self.networks | self.targets)
-        self.policy_critics = self.critics if options.policy_gradient == "min" else self.critics[:1]
         self.td_loss, self.td_error = td_losses(options.replay)
-        self.bc_weight = options.bc_weight
-        self.action_l2 = options.action_l2
         self.policy_delay = options.policy_delay
-        self.target_noise = per_dimension("target_noise", options.target_noise, self.spec) * self.spec.action_scale
-        self.noise_clip = options.noise_clip * self.spec.action_scale
-        self.target_noise_decay = options.target_noise_decay
-        self.target_noise_min = options.target_noise_min
+        per_dimension("target_noise", options.values()["target_noise"], self.spec)  # raises an error now, not later
 
     declare = staticmethod(declare)
 
@@ -93,7 +87,8 @@ class TD3(Agent):
     def target_action(self, batch: Batch, counter: Any) -> tf.Tensor:
         """The next action, a' = clip(π_targ(s') + clip(ε, −c, c), a_low, a_high), `[batch, act_dim]`."""
         noise = self.smoothing_noise(counter)
-        return smooth_action(batch.ask_next(self.pi_target), noise, self.noise_clip, self.spec.low, self.spec.high)
+        clip = self.options.noise_clip * self.spec.action_scale
+        return smooth_action(batch.ask_next(self.pi_target), noise, clip, self.spec.low, self.spec.high)
 
     def next_critics(self, counter: Any) -> Critics:
         """The critics that value the next action: all target critics, or the critics where there are no targets."""
@@ -122,7 +117,12 @@ class TD3(Agent):
         """−Q_1(s, π(s)), or −min_i Q_i(s, π(s)), with the penalties among the options, `[batch]`."""
         action = batch.ask(self.pi, training=True)
         value = smallest(batch.ask(self.policy_critics, action))
-        return policy_loss(self.spec, value, action, batch, self.bc_weight, self.action_l2)
+        return policy_loss(self.spec, value, action, batch, self.options.bc_weight, self.options.action_l2)
+
+    @property
+    def policy_critics(self) -> Critics:
+        """The critics whose smallest value the policy maximises: the first, or all with `policy_gradient="min"`."""
+        return self.critics if self.options.policy_gradient == "min" else self.critics[:1]
 
     def update_policy(self, batch: Batch) -> tf.Tensor:
         """Take one step of the policy's optimizer; return the loss of each element, `[batch]`."""
@@ -135,7 +135,8 @@ class TD3(Agent):
         """Sample ε ~ N(0, σ), `[batch, act_dim]`, independently for each action and dimension, from (seed, counter)."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
         noise = stateless_normal((self.batch_elements, self.spec.act_dim), key)
-        if self.target_noise_decay > 0:
-            decay = tf.pow(1.0 - self.target_noise_decay, tf.cast(counter - 1, tf.float32))
-            noise *= tf.maximum(decay, self.target_noise_min)
-        return noise * self.target_noise
+        options = self.options
+        if options.target_noise_decay > 0:
+            decay = tf.pow(1.0 - options.target_noise_decay, tf.cast(counter - 1, tf.float32))
+            noise *= tf.maximum(decay, options.target_noise_min)
+        return noise * (per_dimension("target_noise", options.target_noise, self.spec) * self.spec.action_scale)

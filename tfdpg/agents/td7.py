@@ -194,14 +194,11 @@ class TD7(Agent):
         self.critics = Critics.of("q", self.networks)
         self.target_critics = Critics.of("q", self.networks | self.targets)
         self.td_loss, self.td_error = td_losses(options.replay)
-        self.bc_weight = options.bc_weight
-        self.preactivation_weight = options.preactivation_weight
         self.policy_delay = options.policy_delay
         self.assessed_episodes = options.assessed_episodes
         self.assess_more_after = options.assess_more_after
         self.best_return_factor = options.best_return_factor
-        self.target_noise = per_dimension("target_noise", options.target_noise, self.spec) * self.spec.action_scale
-        self.noise_clip = options.noise_clip * self.spec.action_scale
+        per_dimension("target_noise", options.values()["target_noise"], self.spec)  # raises an error now, not later
 
     declare = staticmethod(declare)
 
@@ -250,9 +247,10 @@ class TD7(Agent):
     def target_action(self, batch: TransitionBatch, zs_t: tf.Tensor, counter: Any) -> tf.Tensor:
         """The next action, a' = clip(π_targ(s', zs') + clip(ε, −c, c), a_low, a_high), `[batch, act_dim]`."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
-        noise = stateless_normal((self.batch_elements, self.spec.act_dim), key) * self.target_noise
-        action_t = batch.ask_next(self.pi_target, zs_t)
-        return smooth_action(action_t, noise, self.noise_clip, self.spec.low, self.spec.high)
+        stddev = per_dimension("target_noise", self.options.target_noise, self.spec) * self.spec.action_scale
+        noise = stateless_normal((self.batch_elements, self.spec.act_dim), key) * stddev
+        clip = self.options.noise_clip * self.spec.action_scale
+        return smooth_action(batch.ask_next(self.pi_target, zs_t), noise, clip, self.spec.low, self.spec.high)
 
     def clip_value(self, value_t: tf.Tensor) -> tf.Tensor:
         """Clip target values `[batch]` to the range of targets at the last update of the copies.
@@ -272,8 +270,8 @@ class TD7(Agent):
         zsa = self.fixed_zsa([zs, action])
         values = tf.transpose(batch.ask(self.critics, action, zsa, zs))
         scaled, data = ((a - self.spec.center) / self.spec.action_scale for a in (action, batch.action))
-        loss = td7_policy_loss(values, scaled, data, self.bc_weight, batch.average)
-        return loss + self.preactivation_weight * tf.reduce_mean(tf.square(preactivation), axis=-1)
+        loss = td7_policy_loss(values, scaled, data, self.options.bc_weight, batch.average)
+        return loss + self.options.preactivation_weight * tf.reduce_mean(tf.square(preactivation), axis=-1)
 
     def update_policy(self, batch: TransitionBatch, zs: tf.Tensor) -> tf.Tensor:
         """Take one step of the policy's optimizer; return the loss of each element, `[batch]`."""

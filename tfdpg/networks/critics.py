@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 
@@ -54,9 +55,16 @@ class Critics:
         return iter(self.networks.values())
 
     def __getitem__(self, indices: Any) -> "Critics":
-        """Return a subset: a slice, or numbers `[m]` from 0, which may be a tensor that is computed in the update."""
+        """Return a subset: a slice, or numbers `[m]` from 0, which may be a tensor that is computed in the update.
+
+        Raises:
+            IndexError: a single number, or one that no critic has.
+        """
         if isinstance(indices, slice):
             return Critics(dict(list(self.networks.items())[indices]))
+        if not tf.is_tensor(indices) and (np.ndim(indices) != 1 or not set(indices) <= set(range(len(self.networks)))):
+            last = len(self.networks) - 1
+            raise IndexError(f"Critics are chosen by a slice or by numbers from 0 to {last}. Received: {indices!r}")
         return Critics(self.networks, indices)
 
     def match(self, others: "Critics") -> bool:

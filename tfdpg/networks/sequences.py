@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdpg.acting import RecurrentSpec
 from tfdpg.networks.critics import Critics, ask_both
-from tfdpg.networks.tensors import TransitionBatch, unpack_observation
+from tfdpg.networks.tensors import TransitionBatch, checked, unpack_observation
 from tfdpg.replay import SequenceLayout
 from tfdpg.spec import Spec
 
@@ -105,7 +105,7 @@ class SequenceBatch(NamedTuple):
         Args:
             losses: a loss for each step, `[n]`, or one of each critic, `[critics, n]`.
         """
-        return tf.reduce_sum(self.weight * losses, axis=-1) / tf.reduce_sum(self.acted)
+        return tf.reduce_sum(self.weight * checked(losses, self.weight), axis=-1) / tf.reduce_sum(self.acted)
 
     def average(self, values: tf.Tensor) -> tf.Tensor:
         """Return the unweighted mean over the valid steps, `[]`.
@@ -113,7 +113,7 @@ class SequenceBatch(NamedTuple):
         Args:
             values: a number for each step, `[n]`.
         """
-        return tf.reduce_sum(self.acted * values) / tf.reduce_sum(self.acted)
+        return tf.reduce_sum(self.acted * checked(values, self.acted)) / tf.reduce_sum(self.acted)
 
     def mask_metrics(self, metrics: tf.Tensor) -> tf.Tensor:
         """Replace metrics `[metrics, n]` by NaN for padding."""

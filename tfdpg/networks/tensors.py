@@ -90,8 +90,11 @@ class TransitionBatch(NamedTuple):
 
         Args:
             losses: a loss for each transition, `[batch]`, or n of them, `[n, batch]`.
+
+        Raises:
+            ValueError: losses of another shape.
         """
-        return tf.reduce_mean(self.weight * losses, axis=-1)
+        return tf.reduce_mean(self.weight * checked(losses, self.weight), axis=-1)
 
     def average(self, values: tf.Tensor) -> tf.Tensor:
         """Return the unweighted mean, `[]`.
@@ -99,7 +102,7 @@ class TransitionBatch(NamedTuple):
         Args:
             values: a number for each transition, `[batch]`.
         """
-        return tf.reduce_mean(values)
+        return tf.reduce_mean(checked(values, self.weight))
 
     def mask_metrics(self, metrics: tf.Tensor) -> tf.Tensor:
         """Return metrics `[metrics, batch]` unchanged: there is no padding."""
@@ -267,6 +270,16 @@ def smallest(outputs: tf.Tensor | Sequence[tf.Tensor]) -> tf.Tensor:
     if isinstance(outputs, tf.Tensor):
         return tf.reduce_min(outputs, axis=0)
     return tf.reduce_min([flat_values(output) for output in outputs], axis=0)
+
+
+def checked(losses: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """Return losses, or raise `ValueError` if they are not one for each of the weights `[n]` on the last axis."""
+    if losses.shape[-1:] != weight.shape:
+        raise ValueError(
+            f"A loss must have one value for each of the {weight.shape[0]} elements of the minibatch, on its last "
+            f"axis: return it before the mean is taken. Received: the shape {losses.shape}"
+        )
+    return losses
 
 
 def in_half_precision(network: keras.Model) -> bool:

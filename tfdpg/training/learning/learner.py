@@ -307,9 +307,13 @@ class Learner:
         return self._compiled[is_flat]
 
     def _next_update(self, batch: Any) -> dict[str, tf.Tensor]:
-        """Make the next update, and refuse options that were changed and that it does not read."""
+        """Make the next update; after one that trained all networks, refuse options that were changed and never read.
+
+        Compiled code contains every branch. Without it, an update with a delayed policy may not reach all losses.
+        """
         values = self._update(batch, self.counter.assign_add(1))
-        self._data.options.refuse_unread(f"in {self._name}, which never reads it")
+        if not tf.executing_eagerly() or self._networks.minimized.issuperset(self._networks.optimizers):
+            self._data.options.refuse_unread(f"in {self._name}, which never reads it")
         return values
 
     def _prioritize(self, minibatches: Minibatches) -> Callable[[np.ndarray], None]:
