@@ -44,13 +44,13 @@ def train_killed(words, run, steps, kills, seed):
             process.send_signal(signal.SIGKILL)
         _, errors = process.communicate()
         assert process.returncode in (0, -signal.SIGKILL), errors.decode()
-        at.append(read_step_file(run / "env_steps"))
+        at.append(read_step_file(run / "trained.txt")[0])
     assert cli.main(["train", "--resume", str(run)]) == 0
     return at
 
 
 def at_least(run, steps):
-    return (run / "env_steps").exists() and read_step_file(run / "env_steps") >= steps
+    return (run / "trained.txt").exists() and read_step_file(run / "trained.txt")[0] >= steps
 
 
 def assert_equal_runs(run, other):
@@ -60,7 +60,7 @@ def assert_equal_runs(run, other):
         assert directories[0] == directories[1], (kind, directories)
     steps = str(export.versions(run / "checkpoints")[-1])
     saved = [each / "checkpoints" / steps for each in (run, other)]
-    states = [json.loads((each / "agent.json").read_text()) for each in saved]
+    states = [json.loads((each / "checkpoint.json").read_text()) for each in saved]
     assert states[0]["state"] == states[1]["state"]
     names = [sorted(path.name for path in each.glob("*.npz")) for each in saved]
     assert names[0] == names[1]

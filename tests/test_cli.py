@@ -16,7 +16,6 @@ import tfdpg
 from tests.agents.roster import brief
 from tests.commands import EAGER, QUIET, train
 from tfdpg import cli, files
-from tfdpg.cli import runs
 from tfdpg.cli.run_options import read_config
 from tfdpg.cli.training import parse_training_flags
 
@@ -284,7 +283,7 @@ def test_arguments_with_the_names_of_parameters_are_arguments_of_the_environment
 @pytest.mark.slow
 def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, capsys):
     copy = shutil.copytree(run, tmp_path / "run")
-    (copy / "env_steps").write_bytes(b"")
+    (copy / "trained.txt").write_bytes(b"")
     (copy / "checkpoints/60/variables.npz").write_bytes(b"")
     (copy / "best/1/tfdpg.json").write_bytes(b"")
     assert cli.main(["evaluate", str(copy), "--episodes", "1"]) == 0
@@ -311,8 +310,6 @@ def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, cap
     for command in (["evaluate", str(copy)], ["train", "--resume", str(copy), "--epochs", "3"]):
         assert cli.main(command) == 1
         assert f"{copy}/checkpoints/60/replay.npz is missing" in capsys.readouterr().err
-    (copy / "env_steps").write_bytes(b"123")
-    assert runs.read_step_file(copy / "env_steps") == 0
 
 
 @pytest.mark.slow

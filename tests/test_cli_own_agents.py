@@ -97,7 +97,7 @@ def test_an_export_names_the_command_and_options_change_when_a_run_is_resumed(tr
     shutil.copytree(trained, tmp_path / "copy")
     more = ["--trusted", "--epochs", "3", "--conservatism", "0.25", "--verbose", "0"]
     assert cli.main(["train", "--resume", str(tmp_path / "copy"), *more]) == 0
-    saved = json.loads((tmp_path / "copy/checkpoints/90/agent.json").read_text())
+    saved = json.loads((tmp_path / "copy/checkpoints/90/checkpoint.json").read_text())
     assert saved["agent"] == "own_file:ConservativeTD3" and saved["arguments"]["conservatism"] == 0.25
 
 

@@ -66,7 +66,7 @@ def test_a_path_that_is_something_else_is_called_what_it_is(tmp_path, error):
     )
     checkpoint = run / "checkpoints/30"
     checkpoint.mkdir(parents=True)
-    (checkpoint / "agent.json").touch()
+    (checkpoint / "checkpoint.json").touch()
     assert error("evaluate", checkpoint).endswith(f"30: it is a checkpoint; its run is {run}")
     assert error("plot", parent) == f"No run to plot in {parent}: {run}, {parent}/seed-2 has no epoch yet"
     nothing = "no directory at or below it has run.json and progress.csv, and there is no .csv file"

@@ -19,9 +19,9 @@ from tfdpg import cli, files
 pytestmark = brief
 
 LINKED_FILES = (
-    *(".progress.csv.part", "progress.csv", "progress.txt", "env_steps", ".env_steps.part", "lock"),
+    *(".progress.csv.part", "progress.csv", "progress.txt", "trained.txt", ".trained.txt.part", "lock"),
     *("run.json", ".run.json.part", "tensorboard/.cut", "tensorboard/events.out.tfevents.9.x.tfdpg"),
-    *("checkpoints/60/agent.json", "checkpoints/60/rows-0.npz", "checkpoints/latest", "best/1/tfdpg.json"),
+    *("checkpoints/60/checkpoint.json", "checkpoints/60/rows-0.npz", "checkpoints/latest", "best/1/tfdpg.json"),
     *("best/1/policy.npz", "export/1/saved_model.pb", "notes"),
 )
 LINKED_DIRECTORIES = (
@@ -98,7 +98,8 @@ def test_a_run_with_a_link_is_refused_and_what_it_leads_to_stays(run, tmp_path, 
 
 
 def test_a_link_that_dangles_or_stays_inside_is_refused(run, tmp_path, capsys):
-    for name, target in (("env_steps", tmp_path / "new"), ("progress.txt", run / "run.json"), ("lock", "progress.csv")):
+    targets = {"trained.txt": tmp_path / "new", "progress.txt": run / "run.json", "lock": "progress.csv"}
+    for name, target in targets.items():
         (run / name).unlink(missing_ok=True)
         (run / name).symlink_to(target)
         before = (run / "run.json").read_bytes()
@@ -108,7 +109,9 @@ def test_a_link_that_dangles_or_stays_inside_is_refused(run, tmp_path, capsys):
         (run / name).unlink()
 
 
-@pytest.mark.parametrize("name", ["run.json", "lock", "progress.csv", "checkpoints/60/agent.json", "best/1/tfdpg.json"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "lock", "progress.csv", "checkpoints/60/checkpoint.json", "best/1/tfdpg.json"]
+)
 def test_a_named_pipe_is_refused_and_not_opened(run, tmp_path, capsys, name):
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
@@ -160,7 +163,7 @@ def test_the_run_directory_may_be_reached_through_a_link(run, tmp_path, capsys):
 def killed_in_its_last_epoch(run):
     """Leave the files of a process that was killed while it wrote: longer tables, temporary files and the lock."""
     shutil.rmtree(run / "checkpoints/60")
-    for name in (".progress.csv.part", ".progress.txt.part", ".env_steps.part", "tensorboard/.cut", "lock"):
+    for name in (".progress.csv.part", ".progress.txt.part", ".trained.txt.part", "tensorboard/.cut", "lock"):
         (run / name).write_text('{"process": 1, "host": "x", "since": "y"}')
     return run
 
@@ -168,7 +171,7 @@ def killed_in_its_last_epoch(run):
 def test_links_are_followed_if_trusted_and_new_files_still_replace_them(run, tmp_path):
     killed_in_its_last_epoch(run)
     (tmp_path / "home").mkdir()
-    names = ".progress.csv.part", ".progress.txt.part", ".env_steps.part", "env_steps", "tensorboard/.cut"
+    names = ".progress.csv.part", ".progress.txt.part", ".trained.txt.part", "trained.txt", "tensorboard/.cut"
     for number, name in enumerate(names):
         (tmp_path / "home" / str(number)).write_text("precious")
         (run / name).unlink()
@@ -191,7 +194,7 @@ def test_a_copy_with_hard_links_goes_on_without_changing_the_original(run, tmp_p
     assert contents(run) == before
     for name in ("progress.csv", "progress.txt"):
         assert (tmp_path / "copy" / name).read_text().count("\n") == 4
-    assert (tmp_path / "copy/env_steps").read_bytes() != before["env_steps"]
+    assert (tmp_path / "copy/trained.txt").read_bytes() != before["trained.txt"]
 
 
 def test_a_copy_that_begins_again_leaves_the_original_alone(run, tmp_path):

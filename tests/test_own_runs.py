@@ -117,7 +117,7 @@ def exchange(run, *names):
 
 CHANGES = {
     "run.json": lambda run: edit(run / "run.json"),
-    "checkpoint": lambda run: edit(run / "checkpoints/60/agent.json"),
+    "checkpoint": lambda run: edit(run / "checkpoints/60/checkpoint.json"),
     "signature of another run": lambda run: exchange(run, "signature"),
     "all of another run": lambda run: exchange(run, "signature", "run.json"),
     "signature of a checkpoint": lambda run: shutil.copy(run / "checkpoints/60/signature", run / "signature"),
@@ -144,7 +144,7 @@ def test_a_changed_run_is_not_trusted_and_stays_usable(run, home, capsys, change
 
 @pytest.mark.parametrize("content", ["[]", "{", "[" * 100_000, "\xff"])
 def test_no_content_of_a_description_ends_in_a_traceback(run, home, capsys, content):
-    for file in (run / "checkpoints/60/agent.json", run / "run.json"):
+    for file in (run / "checkpoints/60/checkpoint.json", run / "run.json"):
         file.write_bytes(content.encode("latin-1"))
         assert not ownership.is_own(run) and cli.main(["evaluate", str(run), "--checkpoint", "60"]) == 1
         assert capsys.readouterr().err.count("\n") == 1
@@ -222,7 +222,7 @@ def pipe(key):
 def test_a_key_that_others_may_know_is_refused(run, key, change, message):
     ownership.sign(run / "run.json")
     for number in (30, 60):
-        ownership.sign(run / f"checkpoints/{number}/agent.json")
+        ownership.sign(run / f"checkpoints/{number}/checkpoint.json")
     assert ownership.is_own(run)
     before = (run / "signature").read_bytes()
     change(key)
@@ -266,7 +266,7 @@ def test_processes_that_make_the_key_at_the_same_time_agree(run, home, key):
     code = "import sys; from pathlib import Path; from tfdpg.cli import ownership; ownership.sign(Path(sys.argv[1]))"
     command = [sys.executable, "-c", code]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(home), *sys.path])}
-    signed = [run / "run.json", *(run / f"checkpoints/{number}/agent.json" for number in (30, 60))]
+    signed = [run / "run.json", *(run / f"checkpoints/{number}/checkpoint.json" for number in (30, 60))]
     processes = [subprocess.Popen([*command, str(file)], env=environment) for file in signed]
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert ownership.is_own(run)

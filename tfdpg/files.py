@@ -24,6 +24,8 @@ from typing import IO, Any, Literal
 
 SCRATCH = ".tfdpg-scratch-"
 """The prefix of the names of directories that are being written."""
+CHECKPOINT = "checkpoint.json"
+"""The name of the file of a checkpoint with all of its state that is not an array."""
 LABELS = "labels.json"
 """The name of the file beside `progress.csv` that contains the labels of metrics in plots, by the metrics' names."""
 OLD_SUFFIX = ".tfdpg-old"

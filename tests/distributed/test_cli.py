@@ -51,7 +51,7 @@ def test_a_distributed_run_and_its_resumption(local_ray, tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert len(rows) == 3 and float(rows[-1]["val_return"]) == 6 and rows[-1]["worker_restarts"] == "0.0"
     agent = tfdpg.load_agent(max((run / "checkpoints").iterdir(), key=lambda path: int(path.name)))
-    assert agent.epoch == 3 and agent.env_steps == runs.read_step_file(run / "env_steps") >= 90
+    assert agent.epoch == 3 and agent.env_steps == runs.read_step_file(run / "trained.txt")[0] >= 90
     assert len(agent.data.collector.episodes) == 2
 
 
@@ -73,7 +73,7 @@ def test_a_run_without_distributed_options_can_be_resumed(tmp_path):
     config = json.loads((tmp_path / "seed-0/run.json").read_text())
     assert config.pop("distributed") is None
     (tmp_path / "seed-0/run.json").write_text(json.dumps(config))
-    (tmp_path / "seed-0/env_steps").unlink()
+    (tmp_path / "seed-0/trained.txt").unlink()
     assert cli.main(["train", "--resume", str(tmp_path / "seed-0"), "--epochs", "3", "--trusted"]) == 0
 
 
@@ -88,16 +88,16 @@ def test_a_killed_learner_reports_the_lost_steps(tmp_path):
 
     process = subprocess.Popen([*command, "td3", "--env", ENV, *TINY, *options], env=environment)
     run = tmp_path / "seed-0"
-    wait_until(lambda: runs.read_step_file(run / "env_steps") > 300, process)
+    wait_until(lambda: runs.read_step_file(run / "trained.txt")[0] > 300, process)
     process.send_signal(signal.SIGINT)  # leaves a checkpoint
     assert process.wait(200) == 130
     saved = max(int(path.name) for path in (run / "checkpoints").iterdir())
 
     process = subprocess.Popen([*command, "--resume", str(run)], env=environment)
-    wait_until(lambda: runs.read_step_file(run / "env_steps") > saved + 100, process)
+    wait_until(lambda: runs.read_step_file(run / "trained.txt")[0] > saved + 100, process)
     process.kill()
     process.wait(60)
-    arrived = runs.read_step_file(run / "env_steps")
+    arrived = runs.read_step_file(run / "trained.txt")[0]
 
     last = [
         *command,

@@ -91,7 +91,7 @@ def case(number, place, done):
     relatives = [functools.partial(saved, kind, relative) for relative in RELATIVES]
     is_forged = rng.random() < 0.5
     done += [kind, "forged" if is_forged else "damaged"]
-    done += forge(rng, directory, relatives, "agent.json") if is_forged else damage(rng, directory, relatives)
+    done += forge(rng, directory, relatives, "checkpoint.json") if is_forged else damage(rng, directory, relatives)
     try:
         agent = tfdpg.load_agent(directory)
     except Exception as error:

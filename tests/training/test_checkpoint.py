@@ -23,7 +23,7 @@ def agent(one):
     return tfdpg.load_agent(one, update_after=1000)
 
 
-@pytest.mark.parametrize("file", ["agent.json", "variables.npz", "replay.npz", "rows-0.npz"])
+@pytest.mark.parametrize("file", ["checkpoint.json", "variables.npz", "replay.npz", "rows-0.npz"])
 @pytest.mark.parametrize("share", [0, 0.5, 0.99])
 def test_a_truncated_checkpoint_is_named(saved, tmp_path, file, share):
     path = saved / file

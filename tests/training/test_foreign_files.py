@@ -21,11 +21,11 @@ from tfdpg.training.data.datasets import load_into
 
 def edited(directory, edit):
     """The saved agent with its description edited and sealed again, as anybody can."""
-    description = json.loads((directory / "agent.json").read_text())
+    description = json.loads((directory / "checkpoint.json").read_text())
     edit(description)
     del description["files"], description["sha256"]
-    (directory / "agent.json").unlink()
-    files.write_manifest(directory, "agent.json", description)
+    (directory / "checkpoint.json").unlink()
+    files.write_manifest(directory, "checkpoint.json", description)
     return directory
 
 
@@ -137,8 +137,8 @@ def test_weights_of_another_kind_are_not_loaded(saved, change):
 
 
 def test_the_format_of_before_is_refused_by_name(saved, tmp_path):
-    description = json.loads((saved / "agent.json").read_text()) | {"format": 1}
-    (saved / "agent.json").write_text(json.dumps(description))
+    description = json.loads((saved / "checkpoint.json").read_text()) | {"format": 1}
+    (saved / "checkpoint.json").write_text(json.dumps(description))
     with pytest.raises(CheckpointError, match="format 1; .*format 5 only. .*by an older"):
         tfdpg.load_agent(saved)
 

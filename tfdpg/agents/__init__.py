@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfdpg.agents.classes import AGENTS, agent_class, checked_class, imported
-from tfdpg.files import CheckpointError
+from tfdpg.files import CHECKPOINT, CheckpointError
 
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
@@ -101,7 +101,7 @@ def _saved_class(directory: str | Path, given: "type[Agent] | None", trusted: bo
     from tfdpg.training.checkpoints.objects import class_name
 
     if not isinstance(name, str) or ":" not in name and name not in AGENTS:
-        raise CheckpointError(f"Unknown agent class in {directory}/agent.json: {name!r}. Known: {', '.join(AGENTS)}")
+        raise CheckpointError(f"Unknown agent class in {directory}/{CHECKPOINT}: {name!r}. Known: {', '.join(AGENTS)}")
     module, is_foreign, qualified_name = name.rpartition(":")
     short_name = qualified_name.rpartition(".")[2]
     if given is not None:

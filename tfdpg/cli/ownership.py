@@ -4,7 +4,7 @@
 checkpoints. A signature is the HMAC-SHA256 of
 
 - the real path of the signed file, so that a copied, moved or renamed run is not trusted;
-- the file, `run.json` or the `agent.json` of a checkpoint, which contains the checksums of all files of the checkpoint;
+- the file, `run.json` or the `checkpoint.json` of a checkpoint, which contains the checksums of its other files;
 - where the modules and paths that the file names are found, so that a module of the same name in another working
   directory is not imported.
 
@@ -43,7 +43,9 @@ def is_own(run: Path) -> bool:
         files.check_tree(run)
         key = _read_key()
         checkpoints = [path for path in run.glob("checkpoints/*") if files.is_version(path.name)]
-        return all(_is_signed(key, file) for file in (run / "run.json", *(path / "agent.json" for path in checkpoints)))
+        return all(
+            _is_signed(key, file) for file in (run / "run.json", *(path / files.CHECKPOINT for path in checkpoints))
+        )
     except (OSError, ValueError, RecursionError):
         return False
 
@@ -52,7 +54,7 @@ def sign(file: Path, target: Path | None = None) -> None:
     """Write the signature of a file into its directory. Nothing is written where the user can have no key.
 
     Args:
-        file: the `run.json` of a run, or the `agent.json` of a checkpoint.
+        file: the `run.json` of a run, or the `checkpoint.json` of a checkpoint.
         target: the directory of the file once it is complete; None if the file is there.
     """
     try:
@@ -76,7 +78,7 @@ def _signature(key: bytes, file: Path, directory: Path) -> str:
     description = json.loads(content)
     if not isinstance(description, dict):
         raise ValueError(f"{file} must contain an object")
-    named = strings(description.get("arguments", description))  # the other values of `agent.json` are data
+    named = strings(description.get("arguments", description))  # the other values of `checkpoint.json` are data
     signed = [
         os.path.realpath(directory),
         file.name,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfdpg.agents.classes import display_name
 from tfdpg.cli import run_lock
-from tfdpg.files import is_version
+from tfdpg.files import CHECKPOINT, is_version
 
 
 def is_run(path: Path) -> bool:
@@ -82,9 +82,9 @@ def describe_contents(path: Path) -> str | None:
         return "it is an exported model"
     if (path / "tfdpg.json").exists():
         return "it is an exported model in another format"
-    if (path / "agent.json").exists() and is_run(run := path.parent.parent):
+    if (path / CHECKPOINT).exists() and is_run(run := path.parent.parent):
         return f"it is a checkpoint; its run is {run}"
-    if (path / "agent.json").is_file() and not (path / "agent.json").is_symlink():
+    if (path / CHECKPOINT).is_file() and not (path / CHECKPOINT).is_symlink():
         return f"it is a saved agent, for tfdpg.load_agent{_class_of(path)}"
     runs = [str(run) for run in runs_below(path, "*/run.json", "*/*/run.json")]
     more = f" and {len(runs) - 10} more" if len(runs) > 10 else ""
@@ -94,7 +94,7 @@ def describe_contents(path: Path) -> str | None:
 def _class_of(saved: Path) -> str:
     """Return how `load_agent` finds the class of a saved agent, for a class in a user's own file; "" for others."""
     try:
-        name = json.loads((saved / "agent.json").read_bytes())["agent"]
+        name = json.loads((saved / CHECKPOINT).read_bytes())["agent"]
         module, is_own, qualified_name = name.rpartition(":")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return ""  # a damaged file

@@ -9,8 +9,7 @@ labels.json     the labels of the agent's metrics in plots
 tensorboard/    TensorBoard events
 best/           the exported policy with the best evaluation return
 export/         the exported policy at the end of training
-env_steps       the number of environment steps taken, also of those after the newest checkpoint
-seconds         how long the run has been trained, up to the end of the newest epoch
+trained.txt     the environment steps taken, also those after the newest checkpoint, and the seconds of training
 lock            names the process that trains the run (`tfdpg.cli.run_lock`)
 signature       proves that the user trained the run (`tfdpg.cli.ownership`); each checkpoint has one, too
 """
@@ -34,14 +33,13 @@ from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.classes import display_name, options_class
 from tfdpg.agents.options import ExportOptions
-from tfdpg.arguments import real
 from tfdpg.cli import ownership, run_lock
 from tfdpg.cli import run_paths as paths
 from tfdpg.cli.run_options import RunConfig, objects_of, read_run, resume_command, train_command
 from tfdpg.distributed.options import Distribution
 from tfdpg.distributed.plan import check, policy_for_workers, require_ray
 from tfdpg.environments import check_followed, check_trusted, make, make_envs
-from tfdpg.files import CheckpointError
+from tfdpg.files import CHECKPOINT, CheckpointError
 from tfdpg.imports import call_for, import_user_module, shadowed, user_directories, user_modules
 from tfdpg.options import Structural
 from tfdpg.spec import Spec
@@ -54,32 +52,14 @@ from tfdpg.training.callbacks import (
     StepFile,
     StopAtReturn,
     read_step_file,
+    step_line,
 )
 from tfdpg.training.checkpoints.checkpoint import save
 from tfdpg.training.evaluation import PolicyLike, evaluate
 from tfdpg.training.options import FitOptions
 
-
-class _SecondsFile(keras.callbacks.Callback):
-    """Writes how long a run has been trained, at the end of each epoch and of training."""
-
-    def __init__(self, run: Path, began: float):
-        super().__init__()
-        self._run = run
-        self._began = began
-        self._before = 0.0
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Read how long the run was trained before it was resumed."""
-        self._before = _read_seconds(self._run)
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Write the seconds."""
-        _write_seconds(self._run, self._before + time.monotonic() - self._began)
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Write the seconds."""
-        self.on_epoch_end(0)
+TRAINED = "trained.txt"
+"""The name of the file with the environment steps and the seconds of training."""
 
 
 class _SignedCheckpoint(Checkpoint):
@@ -87,20 +67,7 @@ class _SignedCheckpoint(Checkpoint):
 
     def _write(self, directory: Path) -> None:
         self.agent.learner.synchronize()
-        save(self.agent, directory, finish=lambda scratch: ownership.sign(scratch / "agent.json", directory))
-
-
-def _read_seconds(run: Path) -> float:
-    """Return how long a run has been trained, in seconds; 0 for a run of an earlier version, which has no such file."""
-    file = run / "seconds"
-    try:
-        return real("seconds", float(file.read_text()), 0) if file.exists() else 0.0
-    except ValueError as error:
-        raise ValueError(f"{file} is damaged: {error}") from error
-
-
-def _write_seconds(run: Path, seconds: float) -> None:
-    files.write_text(run / "seconds", f"{seconds:.1f}\n")
+        save(self.agent, directory, finish=lambda scratch: ownership.sign(scratch / CHECKPOINT, directory))
 
 
 def start(directory: Path, config: RunConfig, began: float, overwrite: bool = False) -> None:
@@ -188,8 +155,7 @@ def _callbacks(directory: Path, config: RunConfig, began: float, is_own: bool) -
         ProgressLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
         ScalarWriter(directory / "tensorboard", config.write_interval),
-        StepFile(directory / "env_steps"),
-        _SecondsFile(directory, began),
+        StepFile(directory / TRAINED, began),
         ExportBest(directory / "best"),
         # The checkpoint is last. If the process is killed before it is saved, the resumed run removes or repeats what
         # the other callbacks wrote in this epoch.
@@ -209,7 +175,7 @@ def _train(
     options: dict[str, Any] = {"validation_env": validation_env, "callbacks": callbacks, **config.fit_options}
     budget = 60 * (config.options.get("minutes") or math.inf)
     if budget < math.inf:
-        left = budget - _read_seconds(directory) - (time.monotonic() - began)
+        left = budget - read_step_file(directory / TRAINED)[1] - (time.monotonic() - began)
         options["minutes"] = max(left, 0.001) / 60
     try:
         if config.distributed is None:
@@ -217,7 +183,8 @@ def _train(
         else:
             distributed.fit(agent, make_env, **options, **config.distributed)
         if budget < math.inf and not (agent.stop_training or _has_all_epochs(agent, config)):
-            _write_seconds(directory, max(budget, _read_seconds(directory)))  # training ends some seconds early
+            seconds = max(budget, read_step_file(directory / TRAINED)[1])  # training ends some seconds early
+            files.write_text(directory / TRAINED, step_line(agent.env_steps, seconds))
         _export(agent, directory)
     except (KeyboardInterrupt, SystemExit) as end:
         end.add_note(f"Resume with: {resume_command(directory, config)}")
@@ -269,7 +236,7 @@ def resume(directory: Path, config: RunConfig, began: float, trusted: bool = Fal
                 f"{directory} is complete: {agent.epoch} epochs{note}. To continue: {' and '.join(remedies)} or more."
             )
             return
-        if (lost := read_step_file(directory / "env_steps") - agent.env_steps) > 0:
+        if (lost := read_step_file(directory / TRAINED)[0] - agent.env_steps) > 0:
             outcome = "lost" if config.distributed else "taken again"
             print(f"resumed at step {agent.env_steps}; {lost} steps after the checkpoint are {outcome}")
         if config != before:
@@ -284,7 +251,7 @@ def _what_ended(directory: Path, config: RunConfig, agent: Agent) -> list[str]:
     """Return the flags that must be raised to continue a run; none if it is not complete."""
     minutes = config.options.get("minutes")
     flags = [f"--epochs {agent.epoch + 1}"] if _has_all_epochs(agent, config) else []
-    used = _read_seconds(directory)
+    _, used = read_step_file(directory / TRAINED)
     if minutes is not None and used >= 60 * minutes:
         flags.append(f"--minutes {math.floor(used / 60) + 1}")
     return flags
@@ -413,7 +380,7 @@ def _load_latest(run: Path, config: RunConfig, trusted: bool, env: Any = None) -
 def _changes(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
     """Return the options of a run that differ from those of a checkpoint, out of the options that can change."""
     try:
-        saved = json.loads((checkpoint / "agent.json").read_text())["arguments"]
+        saved = json.loads((checkpoint / CHECKPOINT).read_text())["arguments"]
     except (OSError, ValueError, LookupError, TypeError):
         return {}  # `load_agent` reports the damage
     now = json.loads(json.dumps(config.agent_options))

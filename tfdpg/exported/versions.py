@@ -53,7 +53,7 @@ def latest_version(directory: str | Path) -> Path:
     found = versions(directory)
     if not found:
         why = f"expected {directory}/<integer version>/saved_model.pb"
-        if (directory / "agent.json").exists():
+        if (directory / files.CHECKPOINT).exists():
             why = "it is a saved agent, for tfdpg.load_agent"
         elif (directory / METADATA).exists():
             why = "it is an exported model in another format"

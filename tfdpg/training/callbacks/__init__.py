@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from tfdpg import export, files
-from tfdpg.arguments import positive_int
+from tfdpg.arguments import positive_int, warn
 from tfdpg.components import Metric
 from tfdpg.training.callbacks.scalars import ScalarWriter
 from tfdpg.training.trained_agent import TrainedAgent
@@ -347,57 +347,60 @@ def _in_camel_case(name: str) -> str:
 
 
 class StepFile(_AgentCallback):
-    """Writes the number of environment steps to a text file in every update phase.
+    """Writes the number of environment steps and the seconds of training to a text file in every update phase.
 
-    It shows how many steps were lost when a process was killed. The number always takes the same space in the file, so
-    that one call of the operating system replaces all of it. The file keeps the number when the process is killed.
+    It shows how many steps were lost when a process was killed, and how much of a time budget is left. The line always
+    has the same length, so that one call of the operating system replaces all of it. The file keeps it when the process
+    is killed.
 
     Args:
-        filename: the file.
+        filename: the file. The seconds count on from those in it.
+        began: the time from which this process counts, by `time.monotonic`; None is the time of this call.
     """
 
-    def __init__(self, filename: str | Path):
+    def __init__(self, filename: str | Path, began: float | None = None):
         super().__init__()
         files.check_kind("filename", filename, "file")
         self.filename = Path(filename)
+        self._began = time.monotonic() if began is None else began
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Create a new file; an existing one may be a hard link that a copy of the run shares."""
+        self._began -= read_step_file(self.filename)[1]
         with files.writing(self.filename), files.replacing(self.filename) as file:
-            file.write(_step_line(self.agent.env_steps))
+            file.write(self._line())
             self._descriptor = os.dup(file.fileno())
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Write the number of steps."""
+        """Write both numbers."""
         try:
-            os.pwrite(self._descriptor, _step_line(self.agent.env_steps), 0)
+            os.pwrite(self._descriptor, self._line(), 0)
         except OSError:
             with files.writing(self.filename):
                 raise
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Close the file."""
+        """Write both numbers, and close the file."""
+        self.on_train_batch_end(0)
         os.close(self._descriptor)
 
-
-def _step_line(steps: int) -> bytes:
-    """Return a line of 20 bytes, the space of the largest int64 and a line feed."""
-    return b"%-19d\n" % steps
+    def _line(self) -> bytes:
+        return step_line(self.agent.env_steps, time.monotonic() - self._began).encode()
 
 
-def read_step_file(filename: Path) -> int:
-    """Return the number that `StepFile` wrote; 0 if the file is missing or incomplete.
+def step_line(env_steps: int, seconds: float) -> str:
+    """Return the content of a file of `StepFile`: 33 characters, with space for the largest int64 and 300 years."""
+    return f"{env_steps:<19d} {seconds:<12.1f}\n"
 
-    Version 0.2.0 wrote a binary int64 instead.
-    """
+
+def read_step_file(filename: Path) -> tuple[int, float]:
+    """Return the environment steps and seconds that `StepFile` wrote; zeros if there is no file, or it is damaged."""
     if not filename.exists():
-        return 0
+        return 0, 0.0
     with open(filename, "rb") as file:
-        content = file.read(21)
-    if len(content) == 8:
-        return int.from_bytes(content, "little")
-    return int(content) if re.fullmatch(rb"\d+ *\n", content) else 0
-
-
-def __dir__() -> list[str]:
-    return __all__
+        content = file.read(34)
+    if not re.fullmatch(rb"\d+ +\d+\.\d *\n", content):
+        warn(f"{filename} is damaged: the seconds of training count from 0 again.")
+        return 0, 0.0
+    env_steps, seconds = content.split()
+    return int(env_steps), float(seconds)

@@ -1,10 +1,10 @@
 """Checkpoints: saved agents. The directory of a checkpoint is written completely, or not at all.
 
-    agent.json      class, arguments, spaces, counters, random states; the checksums of all files (`tfdpg.files`)
-    variables.npz   weights of networks and their copies, optimizer states
-    replay.npz      the state of the replay buffer and of the sampler, without the rows; observation statistics
-    rows-0.npz, ... the rows (`tfdpg.replay.segments`); those of replay shards are in replay-0.npz, replay-1.npz, ...
-    pi.keras, ...   the custom networks, which cannot be rebuilt from the arguments
+    checkpoint.json    class, arguments, spaces, counters, random states; the checksums of all files (`tfdpg.files`)
+    variables.npz      weights of networks and their copies, optimizer states
+    replay.npz         the state of the replay buffer and of the sampler, without the rows; observation statistics
+    rows-0.npz, ...    the rows (`tfdpg.replay.segments`); those of replay shards are in replay-0.npz, replay-1.npz, ...
+    pi.keras, ...      the custom networks, which cannot be rebuilt from the arguments
 
 Weights are restored from `variables.npz`, in order; the `.keras` files only describe how the networks are built.
 """
@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from tfdpg import files
 from tfdpg.compat.keras import flatten_layers, quiet_build
-from tfdpg.files import CheckpointError
+from tfdpg.files import CHECKPOINT, CheckpointError
 from tfdpg.options import BuiltIn, Unsaved
 from tfdpg.replay import segments
 from tfdpg.spec import Spec
@@ -30,8 +30,7 @@ from tfdpg.training.checkpoints.network_weights import check_finite
 from tfdpg.training.checkpoints.objects import class_name, from_json, to_json, untrusted
 from tfdpg.training.trained_agent import TrainedAgent
 
-FORMAT = 5
-DESCRIPTION = "agent.json"
+FORMAT = 6
 
 
 class Saved(NamedTuple):
@@ -177,20 +176,20 @@ def copy_agent(agent: TrainedAgent, make: Callable[..., Any]) -> Any:
 
 def is_saved(directory: Path) -> bool:
     """Return whether a directory is a saved agent, valid or damaged."""
-    return (files.current_path(directory) / DESCRIPTION).exists()
+    return (files.current_path(directory) / CHECKPOINT).exists()
 
 
 def _read_description(directory: str | Path, trusted: bool = False) -> tuple[Path, dict[str, Any]]:
-    """Return the directory of a checkpoint and its `agent.json`, after verifying links and all checksums."""
+    """Return the directory of a checkpoint and its `checkpoint.json`, after verifying links and all checksums."""
     requested = Path(directory)
     directory = files.current_path(requested)
     if not is_saved(directory):
-        raise FileNotFoundError(f"No saved agent in {directory}: there is no {DESCRIPTION}{_hint(directory)}")
+        raise FileNotFoundError(f"No saved agent in {directory}: there is no {CHECKPOINT}{_hint(directory)}")
     if directory != requested:
         warnings.warn(f"Saving to {requested} was interrupted; the agent saved there before is loaded.", stacklevel=4)
     try:
         files.check_tree(directory, trusted)
-        return directory, files.read_manifest(directory, DESCRIPTION, FORMAT)
+        return directory, files.read_manifest(directory, CHECKPOINT, FORMAT)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"The saved agent cannot be loaded: {error}") from error
 
@@ -280,7 +279,7 @@ def _write(agent: TrainedAgent, directory: Path) -> tuple[dict[str, str], dict[s
         "layer_modules": _layer_modules(agent.parts.given.values()),
         "state": state_of(agent),
     }
-    return files.write_manifest(directory, DESCRIPTION, description, linked), linked
+    return files.write_manifest(directory, CHECKPOINT, description, linked), linked
 
 
 def _layer_modules(networks: Iterable[Any]) -> dict[str, str]:
