@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -168,7 +169,7 @@ def killed_in_its_last_epoch(run):
     return run
 
 
-def test_links_are_followed_if_trusted_and_new_files_still_replace_them(run, tmp_path):
+def test_links_are_followed_if_trusted_and_new_files_still_replace_them(run, tmp_path, capsys):
     killed_in_its_last_epoch(run)
     (tmp_path / "home").mkdir()
     names = ".progress.csv.part", ".progress.txt.part", ".trained.txt.part", "trained.txt", "tensorboard/.cut"
@@ -178,7 +179,11 @@ def test_links_are_followed_if_trusted_and_new_files_still_replace_them(run, tmp
         (run / name).symlink_to(tmp_path / "home" / str(number))
     shutil.move(run / "checkpoints", tmp_path / "elsewhere")
     (run / "checkpoints").symlink_to(tmp_path / "elsewhere")
-    assert cli.main(["train", "--resume", str(run), "--epochs", "3", "--trusted"]) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        assert cli.main(["train", "--resume", str(run), "--epochs", "3", "--trusted"]) == 0
+    damaged = f"tfdpg: warning: {run}/trained.txt is damaged: the seconds of training count from 0 again."
+    assert capsys.readouterr().err.count(damaged) == 1
     assert set(contents(tmp_path / "home").values()) == {b"precious"}
     assert (tmp_path / "elsewhere/90").is_dir() and (run / "progress.csv").read_text().count("\n") == 4
 

@@ -139,7 +139,10 @@ def test_weights_of_another_kind_are_not_loaded(saved, change):
 def test_the_format_of_before_is_refused_by_name(saved, tmp_path):
     description = json.loads((saved / "checkpoint.json").read_text()) | {"format": 1}
     (saved / "checkpoint.json").write_text(json.dumps(description))
-    with pytest.raises(CheckpointError, match="format 1; .*format 5 only. .*by an older"):
+    with pytest.raises(CheckpointError, match="format 1; .*format 6 only. .*by an older"):
+        tfdpg.load_agent(saved)
+    (saved / "checkpoint.json").rename(saved / "agent.json")
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint\.json\. An older version of tfdpg saved it"):
         tfdpg.load_agent(saved)
 
 

@@ -19,10 +19,9 @@ def test_the_file_holds_the_steps(tmp_path):
     assert (tmp_path / "trained.txt").stat().st_size == 33
 
 
-def test_the_seconds_count_on(tmp_path):
-    (tmp_path / "trained.txt").write_text(step_line(10, 60.0))
+def test_the_seconds_count_from_a_given_time(tmp_path):
     agent = AGENTS["DDPG"](Counter(), update_after=1000)
-    callbacks = [StepFile(tmp_path / "trained.txt", time.monotonic() - 5)]
+    callbacks = [StepFile(tmp_path / "trained.txt", time.monotonic() - 65)]
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=20, callbacks=callbacks)
     steps, seconds = read_step_file(tmp_path / "trained.txt")
     assert steps == 20 and 65 <= seconds < 120

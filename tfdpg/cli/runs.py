@@ -175,7 +175,7 @@ def _train(
     options: dict[str, Any] = {"validation_env": validation_env, "callbacks": callbacks, **config.fit_options}
     budget = 60 * (config.options.get("minutes") or math.inf)
     if budget < math.inf:
-        left = budget - read_step_file(directory / TRAINED)[1] - (time.monotonic() - began)
+        left = budget - (time.monotonic() - began)
         options["minutes"] = max(left, 0.001) / 60
     try:
         if config.distributed is None:
@@ -183,7 +183,7 @@ def _train(
         else:
             distributed.fit(agent, make_env, **options, **config.distributed)
         if budget < math.inf and not (agent.stop_training or _has_all_epochs(agent, config)):
-            seconds = max(budget, read_step_file(directory / TRAINED)[1])  # training ends some seconds early
+            seconds = max(budget, time.monotonic() - began)  # training ends some seconds early
             files.write_text(directory / TRAINED, step_line(agent.env_steps, seconds))
         _export(agent, directory)
     except (KeyboardInterrupt, SystemExit) as end:
@@ -227,7 +227,8 @@ def resume(directory: Path, config: RunConfig, began: float, trusted: bool = Fal
             for name in ("progress.csv", "progress.txt"):
                 (directory / name).unlink(missing_ok=True)
             shutil.rmtree(directory / "tensorboard", ignore_errors=True)
-        if remedies := _what_ended(directory, config, agent):
+        steps, seconds = read_step_file(directory / TRAINED)
+        if remedies := _what_ended(seconds, config, agent):
             if config == before and not _is_exported(agent, directory / "export"):
                 _export(agent, directory)
                 return
@@ -236,7 +237,7 @@ def resume(directory: Path, config: RunConfig, began: float, trusted: bool = Fal
                 f"{directory} is complete: {agent.epoch} epochs{note}. To continue: {' and '.join(remedies)} or more."
             )
             return
-        if (lost := read_step_file(directory / TRAINED)[0] - agent.env_steps) > 0:
+        if (lost := steps - agent.env_steps) > 0:
             outcome = "lost" if config.distributed else "taken again"
             print(f"resumed at step {agent.env_steps}; {lost} steps after the checkpoint are {outcome}")
         if config != before:
@@ -244,16 +245,15 @@ def resume(directory: Path, config: RunConfig, began: float, trusted: bool = Fal
             if is_own:
                 ownership.sign(directory / "run.json")
         config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
-        _train(directory, config, agent, env, _callbacks(directory, config, began, is_own), began)
+        _train(directory, config, agent, env, _callbacks(directory, config, began - seconds, is_own), began - seconds)
 
 
-def _what_ended(directory: Path, config: RunConfig, agent: Agent) -> list[str]:
-    """Return the flags that must be raised to continue a run; none if it is not complete."""
+def _what_ended(seconds: float, config: RunConfig, agent: Agent) -> list[str]:
+    """Return the flags that must be raised to continue a run with these seconds of training; none if it is not over."""
     minutes = config.options.get("minutes")
     flags = [f"--epochs {agent.epoch + 1}"] if _has_all_epochs(agent, config) else []
-    _, used = read_step_file(directory / TRAINED)
-    if minutes is not None and used >= 60 * minutes:
-        flags.append(f"--minutes {math.floor(used / 60) + 1}")
+    if minutes is not None and seconds >= 60 * minutes:
+        flags.append(f"--minutes {math.floor(seconds / 60) + 1}")
     return flags
 
 

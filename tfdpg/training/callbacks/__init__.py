@@ -354,8 +354,8 @@ class StepFile(_AgentCallback):
     is killed.
 
     Args:
-        filename: the file. The seconds count on from those in it.
-        began: the time from which this process counts, by `time.monotonic`; None is the time of this call.
+        filename: the file.
+        began: the time from which the seconds count, by `time.monotonic`; None is now.
     """
 
     def __init__(self, filename: str | Path, began: float | None = None):
@@ -366,7 +366,6 @@ class StepFile(_AgentCallback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Create a new file; an existing one may be a hard link that a copy of the run shares."""
-        self._began -= read_step_file(self.filename)[1]
         with files.writing(self.filename), files.replacing(self.filename) as file:
             file.write(self._line())
             self._descriptor = os.dup(file.fileno())
