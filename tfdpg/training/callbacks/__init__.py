@@ -403,3 +403,7 @@ def read_step_file(filename: Path) -> tuple[int, float]:
         return 0, 0.0
     env_steps, seconds = content.split()
     return int(env_steps), float(seconds)
+
+
+def __dir__() -> list[str]:
+    return __all__
