@@ -33,7 +33,7 @@ def length(monkeypatch):
 def save(buffer, directory):
     """Writes the rows as a checkpoint does; returns the names of the files that were written, and not linked."""
     directory.mkdir()
-    linked = segments.write(buffer, directory)
+    linked = segments.write(segments.snapshot(buffer), directory)
     names = [path.name for path in directory.iterdir()]
     buffer.saved_segments = segments.saved_segments(
         directory, segments.state(buffer), {name: "the sum" for name in names}

@@ -9,6 +9,7 @@ buffer keeps only the numbers of a few rows, so sub-environments can be added at
 The oldest row can always be overwritten, because a successor is newer than its row.
 """
 
+import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -314,6 +315,14 @@ class ReplayBuffer:
         self.saved_segments: SavedSegments | None = None
         self.current = self.newest = self.episode_start = np.empty(0, np.int64)
         self._create_arrays(0, None)
+
+    def like(self, replay_size: int) -> "ReplayBuffer":
+        """Return an empty buffer for the same rows, in memory."""
+        other = copy.copy(self)
+        other._directory = None
+        other.replay_size = replay_size
+        other.clear()
+        return other
 
     def begin(self, env_indices: np.ndarray, observation: Packed) -> None:
         """Open an episode in each of the sub-environments with its first observation, packed `[n, ...]`."""

@@ -5,8 +5,9 @@ of whose rows was the newest of a sub-environment, therefore never changes. Late
 file, and reuse its checksum.
 """
 
+import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ DESCRIPTION = "replay.json"
 FORMAT = 1
 """The version of the format of such a replay buffer."""
 
+ReadRows = Callable[[], dict[str, Any]]
 FileIdentity = tuple[int, ...]
 """Distinguishes a file from another file that has replaced it."""
 
@@ -100,20 +102,37 @@ def iter_segments(buffer: "ReplayBuffer") -> Iterator[dict[str, Any]]:
         yield buffer.segment(first, stop)
 
 
-def write(buffer: "ReplayBuffer", directory: Path) -> dict[str, str]:
-    """Write all segments to a directory, or link to existing files of unchanged segments.
+def snapshot(buffer: "ReplayBuffer", copies: bool = False) -> dict[int, tuple[LinkedFile | None, ReadRows]]:
+    """Return all segments for `write`, by their numbers: the file that has the rows, and a function that returns them.
+
+    Args:
+        buffer: the replay buffer.
+        copies: whether rows that no file has are copied, because the buffer may change before they are written.
+    """
+    unchanged = unchanged_segments(buffer)
+    segments: dict[int, tuple[LinkedFile | None, ReadRows]] = {}
+    for number, first, stop in segment_ranges(buffer):
+        file = unchanged.get(number)
+        read = functools.partial(buffer.segment, first, stop)
+        if copies and file is None:
+            copied = {name: np.array(values) for name, values in read().items()}
+            read = functools.partial(dict, copied)
+        segments[number] = file, read
+    return segments
+
+
+def write(segments: Mapping[int, tuple[LinkedFile | None, ReadRows]], directory: Path) -> dict[str, str]:
+    """Write a `snapshot` to a directory, or link to existing files of unchanged segments.
 
     Segments are written if a link is not possible. Returns the checksums of the linked files, by file name.
     """
-    unchanged = unchanged_segments(buffer)
     checksums = {}
-    for number, first, stop in segment_ranges(buffer):
+    for number, (file, read) in segments.items():
         path = directory / f"{PREFIX}{number}.npz"
-        file = unchanged.get(number)
         if file is not None and _link(file.path, path, file.identity):
             checksums[path.name] = file.checksum
         else:
-            np.savez(path, **buffer.segment(first, stop))
+            np.savez(path, **read())
     return checksums
 
 
@@ -144,7 +163,7 @@ def save(buffer: "ReplayBuffer", directory: Path, overwrite: bool = True) -> Non
     with files.writing(directory, lambda: unwritten_bytes(buffer)):
         files.make_directory(directory.parent)
         with files.scratch_directory(directory.parent) as scratch:
-            linked = write(buffer, scratch)
+            linked = write(snapshot(buffer), scratch)
             description = {"format": FORMAT, **buffer.spec.to_json(), **_layout(buffer), "rows": buffer.size}
             files.write_manifest(scratch, DESCRIPTION, description, linked)
             files.replace(scratch, directory, linked)

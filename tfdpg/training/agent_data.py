@@ -1,16 +1,23 @@
 """An agent's data: what it acts with, what it stores, and the minibatches that it learns from."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from tfdpg.acting import BehaviourPolicy, RecurrentState, RunningStatistics
 from tfdpg.compat.keras import flatten_layers
 from tfdpg.components import Declaration, Networks, PolicySpec
 from tfdpg.networks import Normalizer, PolicyInference, numpy_policy
-from tfdpg.replay import GoalFunctions, Recorder, ReplayBuffer
+from tfdpg.replay import GoalFunctions, Recorder, ReplayBuffer, TimeSteps
+from tfdpg.spec import Packed
 from tfdpg.training.environment.collector import Collector
+
+EXAMPLE_ROWS = 2000
+"""The number of rows of an invented episode, which must be longer than the sequences of minibatches."""
 
 
 class AgentData:
@@ -40,6 +47,7 @@ class AgentData:
         evaluation_actor: computes the outputs of the evaluation policy.
         behaviour: selects actions during collection.
         collector: stores actions with their outcomes.
+        lock: held by a thread that reads or changes what the collector changes, while two threads share the data.
     """
 
     def __init__(
@@ -70,6 +78,7 @@ class AgentData:
         self.behaviour = BehaviourPolicy(spec, self.actor, declaration.exploration, state)
         acting = self.replay, self.schedule, self.behaviour, options.drawn_seed, options.reward_shaper
         self.collector = Collector(spec, *acting, recorders)
+        self.lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
     def _inference(self, policy: PolicySpec, networks: Networks) -> PolicyInference:
         """Return the forward pass of a policy, in NumPy unless one of its networks is custom."""
@@ -78,6 +87,40 @@ class AgentData:
         in_numpy = numpy_policy(self.spec, model, policy.recurrent) if is_built_in else None
         width = 0 if policy.recurrent is None else policy.recurrent.width
         return PolicyInference(self.spec, model, in_numpy, self.options.device, width)
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Inside the context, one thread collects data and another one learns.
+
+        Raises:
+            ValueError: NumPy cannot compute the policy, so that it would act while its weights change.
+        """
+        if self.actor.weights_from is None:
+            raise ValueError(
+                "`realtime` needs a policy that acts in NumPy. Build it of layers that NumPy can compute, or register "
+                "your layers with tfdpg.acting.numpy_layer."
+            )
+        self.lock = threading.Lock()
+        try:
+            yield
+        finally:
+            self.lock = contextlib.nullcontext()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether two threads use the data."""
+        return not isinstance(self.lock, contextlib.nullcontext)
+
+    def example(self, minibatches: int) -> Packed:
+        """Return minibatches of invented transitions, which have the shapes of real ones."""
+        replay = self.replay.like(EXAMPLE_ROWS)
+        spec = self.spec
+        observation = tuple(np.zeros((EXAMPLE_ROWS, w), g) for g, w in zip(spec.groups, spec.widths, strict=True))
+        steps = np.ones((EXAMPLE_ROWS, replay.step_width), np.float32)
+        zeros = np.zeros(EXAMPLE_ROWS, np.float32)
+        replay.extend(0, TimeSteps(observation, steps, zeros, zeros > 0, np.arange(EXAMPLE_ROWS) == 0))
+        packed, _ = self.make_minibatch_builder(replay)(0, minibatches)
+        return packed
 
     def grow(self, rows: int) -> None:
         """Let the replay buffer hold this number of rows, which becomes the option `replay_size`."""

@@ -1,10 +1,10 @@
 """Options of `fit` and `fit_offline`. This module does not import TensorFlow."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tfdpg.arguments import reject
-from tfdpg.options import OBJECTS, Options
+from tfdpg.options import OBJECTS, Only, Options
 from tfdpg.ranges import Count, Natural, Positive
 
 if TYPE_CHECKING:
@@ -67,6 +67,11 @@ class FitOptions(TrainingOptions, group="training"):
     """Keras callbacks. A batch is a collection phase; its index is that of its last environment step."""
     initial_epoch: Natural = 0
     """epoch to start at, to resume an earlier training run."""
+    realtime: bool = False
+    """whether the environment is a real machine, whose control loop never waits for learning: updates, evaluations,
+    callbacks and checkpoints are made in a thread of their own."""
+    safe_action: Annotated[Any, Only(realtime=True)] = None
+    """action that the environment receives at the end of training, in its own shape; None sends none."""
     step_timeout: Positive | None = None
     """maximum duration of a step or a reset of the environment, in seconds. If it takes longer, its processes are ended
     and training fails. None sets no limit. Requires an AsyncVectorEnv or rollout workers; the limit of a worker is

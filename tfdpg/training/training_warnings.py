@@ -158,7 +158,9 @@ def actions_at_bounds(agent: TrainedAgent) -> dict[str, float]:
     if not replay.size:
         return {"actions_at_bounds": np.nan}
     slots = np.linspace(0, replay.size - 1, OBSERVATIONS).astype(np.int64)
-    action = agent.data.behaviour.with_network(agent.data.actor).greedy(replay.observation(slots))[:, : spec.act_dim]
+    with agent.data.lock:
+        observation = replay.observation(slots)
+    action = agent.data.behaviour.with_network(agent.data.actor).greedy(observation)[:, : spec.act_dim]
     inside = np.minimum(action - spec.low, spec.high - action)
     return {"actions_at_bounds": float(np.mean(inside <= BOUND_TOLERANCE * spec.action_scale))}
 

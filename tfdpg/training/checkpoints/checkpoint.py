@@ -78,11 +78,11 @@ def save(
     with files.writing(directory, lambda: _nbytes(agent)):
         files.make_directory(directory.parent)
         with files.scratch_directory(directory.parent) as scratch:
-            checksums, linked = _write(agent, scratch)
+            checksums, linked, replay = _write(agent, scratch)
             finish(scratch)
             files.replace(scratch, directory, linked)
     if agent.learner.remote_replay is None:
-        agent.replay.saved_segments = segments.saved_segments(directory, segments.state(agent.replay), checksums)
+        agent.replay.saved_segments = segments.saved_segments(directory, replay, checksums)
     else:
         agent.learner.remote_replay.on_saved(directory)
 
@@ -261,13 +261,23 @@ def read_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
             yield arrays
 
 
-def _write(agent: TrainedAgent, directory: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Write a checkpoint; return the checksums of its files, and of those that are links to an earlier checkpoint."""
+def _write(agent: TrainedAgent, directory: Path) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
+    """Write a checkpoint.
+
+    Returns:
+        The checksums of its files, those of files that are links to an earlier checkpoint, and the state of the replay
+        buffer that was written.
+    """
     np.savez(directory / "variables.npz", **_arrays(agent))
-    np.savez(directory / "replay.npz", **_replay(agent))
+    with agent.data.lock:
+        state, replay = state_of(agent), _replay(agent)
+        if agent.data.is_shared:
+            replay = copy.deepcopy(replay)
+        rows = segments.snapshot(agent.replay, copies=agent.data.is_shared)
+    np.savez(directory / "replay.npz", **replay)
     linked = {}
     if agent.learner.remote_replay is None:
-        linked = segments.write(agent.replay, directory)
+        linked = segments.write(rows, directory)
     else:
         agent.learner.remote_replay.save(directory)
     for name, network in agent.parts.given.items():
@@ -279,9 +289,9 @@ def _write(agent: TrainedAgent, directory: Path) -> tuple[dict[str, str], dict[s
         **agent.spec.to_json(),
         "custom_networks": sorted(agent.parts.given),
         "layer_modules": _layer_modules(agent.parts.given.values()),
-        "state": state_of(agent),
+        "state": state,
     }
-    return files.write_manifest(directory, CHECKPOINT, description, linked), linked
+    return files.write_manifest(directory, CHECKPOINT, description, linked), linked, replay
 
 
 def _layer_modules(networks: Iterable[Any]) -> dict[str, str]:

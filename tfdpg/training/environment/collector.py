@@ -93,6 +93,17 @@ class Collector:
         self._episode_ended = episode_ended
         self._count_updates = count_updates
 
+    @contextlib.contextmanager
+    def reporting_to(self, episode_ended: Callable[[Episode, int], None], count: Callable[[], int]) -> Iterator[None]:
+        """Inside the context, call other functions than those of `report_episodes`, if there are any."""
+        before = self._episode_ended, self._count_updates
+        if self._episode_ended is not None:
+            self.report_episodes(episode_ended, count)
+        try:
+            yield
+        finally:
+            self._episode_ended, self._count_updates = before
+
     def act(self, observation: Any, explore: bool, packed: Packed | None = None) -> np.ndarray:
         """See `Agent.act`. `packed` is what `observe` has returned for this observation."""
         if packed is None:

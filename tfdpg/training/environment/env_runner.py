@@ -153,6 +153,13 @@ class EnvRunner:
         self._called_at = CLOCK.now  # after the last own call
         self.is_endless = False
 
+    def park(self, safe_action: Any, closes: bool) -> None:
+        """Take a last step with a safe action, unless it is None; then perhaps close the environment."""
+        if safe_action is not None:
+            self._env.step(safe_action)
+        if closes:
+            self._env.close()
+
     @property
     def longest_open_episode(self) -> int:
         """The number of steps of the longest episode that has not ended."""

@@ -68,6 +68,7 @@ class Learner:
         host_state: numbers, strings and lists that are saved with the agent, by name.
         counter: the number of updates ever made, an int64 variable `[]`, which lags behind `updates` at times.
         remote_replay: the replay shards, while the agent's rows are in other processes; otherwise None.
+        acting_updates: the number of updates that the weights of the acting policy have.
         has_diverged: whether losses or weights were NaN or infinite after the last updates.
     """
 
@@ -105,6 +106,7 @@ class Learner:
         self.epoch = 0
         self._local_replay = _LocalReplay(data)
         self.remote_replay: Any = None
+        self.acting_updates = 0
         self.has_diverged = False
         self._compiled: dict[bool, CompiledUpdates] = {}
         self._state: FlatState | None = None
@@ -187,6 +189,19 @@ class Learner:
         self.epoch = natural("epoch", state["epoch"])
         self.host_state |= {name: state["host_state"][name] for name in self.host_state}
         self.epoch_metrics.restore(state["statistics"])
+
+    def compile(self) -> None:
+        """Compile the updates, without making one. Call it inside `flat_state`."""
+        if self._data.options.run_eagerly:
+            return
+        compiled = self._updates(self._is_flat)
+        self._is_busy = True
+        try:
+            compiled.compile(self._data.example)
+        finally:
+            self._is_busy = False
+        if self._is_flat and compiled.reason_not_flat:
+            self._leave_flat_state(compiled)
 
     def update_on_batch(self, packed: Packed) -> dict[str, float]:
         """Make one update on a packed minibatch, `[1, batch, ...]`; return its metrics and `loss`."""
@@ -345,7 +360,9 @@ class Learner:
         self._made = before + len(result.measured) if self._is_flat else None
         logs = {}
         if not result.nonfinite:
-            self._data.actor.load(result.weights)
+            with self._data.lock:
+                self._data.actor.load(result.weights)
+                self.acting_updates = self.updates
             logs = self.epoch_metrics.add(result.measured)
         self.has_diverged = result.nonfinite != [] or not math.isfinite(logs["loss"])
         env_steps = self._data.schedule.env_steps
@@ -364,6 +381,10 @@ class _LocalReplay:
         self._rows = np.empty((0, data.options.batch_size), np.int64)
 
     def update_statistics(self) -> None:
+        with self._data.lock:
+            self._update_statistics()
+
+    def _update_statistics(self) -> None:
         statistics = self._data.observation_statistics
         if statistics is None:
             return
@@ -375,15 +396,18 @@ class _LocalReplay:
             self._data.write_statistics()
 
     def sample(self, update: int, count: int) -> Packed:
-        packed, self._rows = self._data.minibatch_builder(update, count)
+        with self._data.lock:
+            packed, self._rows = self._data.minibatch_builder(update, count)
         return packed
 
     def update_priorities(self, errors: np.ndarray) -> None:
-        self._data.minibatch_builder.update_priorities(self._rows, errors)
+        with self._data.lock:
+            self._data.minibatch_builder.update_priorities(self._rows, errors)
 
     def return_range(self) -> tuple[float, float]:
         builder = self._data.minibatch_builder
-        return return_range(builder.buffer, builder.gamma)
+        with self._data.lock:
+            return return_range(builder.buffer, builder.gamma)
 
 
 def profits_from_flat_state(networks: Networks, data: AgentData) -> bool:

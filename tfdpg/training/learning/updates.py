@@ -133,6 +133,10 @@ class CompiledUpdates:
                     measured[0] if len(measured) == 1 else np.concatenate(measured), weights, nonfinite, done
                 )
 
+    def compile(self, sample: Callable[[int], Packed]) -> None:
+        """Compile the updates by a call that makes none; `sample` returns packed minibatches of the right shapes."""
+        self._call(sample(self._chunk), 0)
+
     def _call(self, packed: tuple[np.ndarray, ...], n: int) -> list[np.ndarray]:
         with tf.device(self._options.device):
             arguments = tuple(map(tf.constant, packed)), self._counts(n)
