@@ -54,7 +54,6 @@ from tfdpg.training.callbacks import (
     read_step_file,
     step_line,
 )
-from tfdpg.training.checkpoints.checkpoint import save
 from tfdpg.training.evaluation import PolicyLike, evaluate
 from tfdpg.training.options import FitOptions
 
@@ -65,9 +64,8 @@ TRAINED = "trained.txt"
 class _SignedCheckpoint(Checkpoint):
     """Saves checkpoints with a signature, which appears together with the checkpoint."""
 
-    def _write(self, directory: Path) -> None:
-        self.agent.learner.synchronize()
-        save(self.agent, directory, finish=lambda scratch: ownership.sign(scratch / CHECKPOINT, directory))
+    def _complete(self, scratch: Path, directory: Path) -> None:
+        ownership.sign(scratch / CHECKPOINT, directory)
 
 
 def start(directory: Path, config: RunConfig, began: float, overwrite: bool = False) -> None:

@@ -44,6 +44,10 @@ class LinkedFile(NamedTuple):
     identity: FileIdentity
 
 
+Snapshot = dict[int, tuple[LinkedFile | None, ReadRows]]
+"""All segments, by their numbers: the file that has the rows or None, and a function that returns them."""
+
+
 class SavedSegments(NamedTuple):
     """The segments of a replay buffer that are in the files of a checkpoint.
 
@@ -102,15 +106,15 @@ def iter_segments(buffer: "ReplayBuffer") -> Iterator[dict[str, Any]]:
         yield buffer.segment(first, stop)
 
 
-def snapshot(buffer: "ReplayBuffer", copies: bool = False) -> dict[int, tuple[LinkedFile | None, ReadRows]]:
-    """Return all segments for `write`, by their numbers: the file that has the rows, and a function that returns them.
+def snapshot(buffer: "ReplayBuffer", copies: bool = False) -> Snapshot:
+    """Return all segments, for `write`.
 
     Args:
         buffer: the replay buffer.
         copies: whether rows that no file has are copied, because the buffer may change before they are written.
     """
     unchanged = unchanged_segments(buffer)
-    segments: dict[int, tuple[LinkedFile | None, ReadRows]] = {}
+    segments: Snapshot = {}
     for number, first, stop in segment_ranges(buffer):
         file = unchanged.get(number)
         read = functools.partial(buffer.segment, first, stop)
@@ -121,7 +125,7 @@ def snapshot(buffer: "ReplayBuffer", copies: bool = False) -> dict[int, tuple[Li
     return segments
 
 
-def write(segments: Mapping[int, tuple[LinkedFile | None, ReadRows]], directory: Path) -> dict[str, str]:
+def write(segments: Snapshot, directory: Path) -> dict[str, str]:
     """Write a `snapshot` to a directory, or link to existing files of unchanged segments.
 
     Segments are written if a link is not possible. Returns the checksums of the linked files, by file name.

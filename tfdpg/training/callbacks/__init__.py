@@ -21,6 +21,7 @@ from tfdpg import export, files
 from tfdpg.arguments import positive_int, warn
 from tfdpg.components import Metric
 from tfdpg.training.callbacks.scalars import ScalarWriter
+from tfdpg.training.checkpoints import checkpoint
 from tfdpg.training.trained_agent import TrainedAgent
 
 __all__ = ["Checkpoint", "EpochLogger", "ExportBest", "ScalarWriter", "StopAtReturn"]
@@ -85,17 +86,22 @@ class Checkpoint(_AgentCallback):
         self._save()
 
     def _save(self) -> None:
-        now = self.agent.env_steps, self.agent.updates
+        self.agent.learner.synchronize()
+        captured = checkpoint.capture(self.agent)
+        now = captured.env_steps, self.agent.updates
         if now == self._saved:
             return
-        self._write(self.directory / str(self.agent.env_steps))
+        directory = self.directory / str(captured.env_steps)
+        checkpoint.save(
+            self.agent, directory, captured=captured, finish=lambda scratch: self._complete(scratch, directory)
+        )
         self._saved = now
         if self.keep is not None:
             for steps in export.versions(self.directory)[: -self.keep]:
                 files.remove(self.directory / str(steps))
 
-    def _write(self, directory: Path) -> None:
-        self.agent.save(directory)
+    def _complete(self, scratch: Path, directory: Path) -> None:
+        """Add files to the complete temporary directory of a checkpoint, which is then renamed to `directory`."""
 
 
 class ExportBest(_AgentCallback):

@@ -47,11 +47,38 @@ class Saved(NamedTuple):
     saved_segments: segments.SavedSegments | None
 
 
+class Capture(NamedTuple):
+    """What an agent's data was at one moment.
+
+    Attributes:
+        state: the counters and random states.
+        replay: the state of the replay buffer, without the rows.
+        rows: the rows, or the files that have them.
+    """
+
+    state: dict[str, Any]
+    replay: dict[str, Any]
+    rows: segments.Snapshot
+
+    @property
+    def env_steps(self) -> int:
+        """The number of environment steps taken."""
+        return self.state["env_steps"]
+
+
+def capture(agent: TrainedAgent) -> Capture:
+    """Return what `save` writes of an agent's data; copies, if another thread goes on to change them."""
+    with agent.data.lock:
+        captured = Capture(state_of(agent), _replay(agent), segments.snapshot(agent.replay, agent.data.is_shared))
+        return captured._replace(replay=copy.deepcopy(captured.replay)) if agent.data.is_shared else captured
+
+
 def save(
     agent: TrainedAgent,
     directory: str | Path,
     overwrite: bool = True,
     finish: Callable[[Path], None] = lambda scratch: None,
+    captured: Capture | None = None,
 ) -> None:
     """Write an agent to a temporary directory beside `directory`, and rename that when it is on the disk.
 
@@ -60,6 +87,7 @@ def save(
         directory: the directory of the checkpoint.
         overwrite: whether to replace a checkpoint.
         finish: called with the complete temporary directory, to which it may add files.
+        captured: the result of `capture`; None is that of now.
 
     Raises:
         FileExistsError: `directory` exists and `overwrite` is False, or it is not a saved agent.
@@ -75,14 +103,15 @@ def save(
     check_finite(agent.networks | agent.copies)
     if agent.learner.has_diverged:
         raise FloatingPointError("The last losses are not finite, so the agent is not saved.")
+    captured = captured or capture(agent)
     with files.writing(directory, lambda: _nbytes(agent)):
         files.make_directory(directory.parent)
         with files.scratch_directory(directory.parent) as scratch:
-            checksums, linked, replay = _write(agent, scratch)
+            checksums, linked = _write(agent, captured, scratch)
             finish(scratch)
             files.replace(scratch, directory, linked)
     if agent.learner.remote_replay is None:
-        agent.replay.saved_segments = segments.saved_segments(directory, replay, checksums)
+        agent.replay.saved_segments = segments.saved_segments(directory, captured.replay, checksums)
     else:
         agent.learner.remote_replay.on_saved(directory)
 
@@ -261,23 +290,13 @@ def read_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
             yield arrays
 
 
-def _write(agent: TrainedAgent, directory: Path) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
-    """Write a checkpoint.
-
-    Returns:
-        The checksums of its files, those of files that are links to an earlier checkpoint, and the state of the replay
-        buffer that was written.
-    """
+def _write(agent: TrainedAgent, captured: Capture, directory: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Write a checkpoint; return the checksums of its files, and of those that are links to an earlier checkpoint."""
     np.savez(directory / "variables.npz", **_arrays(agent))
-    with agent.data.lock:
-        state, replay = state_of(agent), _replay(agent)
-        if agent.data.is_shared:
-            replay = copy.deepcopy(replay)
-        rows = segments.snapshot(agent.replay, copies=agent.data.is_shared)
-    np.savez(directory / "replay.npz", **replay)
+    np.savez(directory / "replay.npz", **captured.replay)
     linked = {}
     if agent.learner.remote_replay is None:
-        linked = segments.write(rows, directory)
+        linked = segments.write(captured.rows, directory)
     else:
         agent.learner.remote_replay.save(directory)
     for name, network in agent.parts.given.items():
@@ -289,9 +308,9 @@ def _write(agent: TrainedAgent, directory: Path) -> tuple[dict[str, str], dict[s
         **agent.spec.to_json(),
         "custom_networks": sorted(agent.parts.given),
         "layer_modules": _layer_modules(agent.parts.given.values()),
-        "state": state,
+        "state": captured.state,
     }
-    return files.write_manifest(directory, CHECKPOINT, description, linked), linked, replay
+    return files.write_manifest(directory, CHECKPOINT, description, linked), linked
 
 
 def _layer_modules(networks: Iterable[Any]) -> dict[str, str]:

@@ -1,0 +1,233 @@
+"""`fit(realtime=True)`: acting in one thread, learning in another one."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium import spaces
+from tensorflow.python.framework.func_graph import FuncGraph
+
+import tfdpg
+from tests.agents.roster import SMALL, brief, parametrize_agents
+from tests.environments import Counter
+from tfdpg.replay import TransitionLayout
+
+pytestmark = brief
+
+
+class Plant(Counter):
+    """A machine with a clock of 1 kHz, which records what it was asked to do."""
+
+    def __init__(self, length=20):
+        super().__init__(length, "truncated")
+        self.actions = []
+        self.closed = False
+        self.resets = []
+
+    def reset(self, **arguments):
+        self.resets.append(self.total)
+        return super().reset(**arguments)
+
+    def step(self, action):
+        assert threading.current_thread() is threading.main_thread() and not self.closed
+        self.actions.append(action)
+        time.sleep(1e-3)
+        return super().step(action)
+
+    def close(self):
+        self.closed = True
+
+
+RUN = {"epochs": 2, "steps_per_epoch": 60, "verbose": 0, "realtime": True}
+
+
+@parametrize_agents()
+@pytest.mark.parametrize("options", [{}, {"normalize_observations": True}])
+def test_all_agents_take_the_steps_and_make_the_updates(make, options):
+    agent = make(Plant(), **options)
+    history = agent.fit(Plant(), **RUN).history
+    assert agent.env_steps == 120 and agent.epoch == 2 and agent.updates > 0
+    steps = np.array(history["env_steps"]) - [0, history["env_steps"][0]]
+    assert sum(history["updates_per_step"] * steps) == pytest.approx(agent.updates)
+    assert history["updates_per_step"] == history["updates_per_step_wanted"]
+    assert sys.getswitchinterval() == pytest.approx(0.005) and threading.active_count() == 1
+
+
+@pytest.mark.parametrize(
+    "make, options",
+    [
+        (tfdpg.TD3, {"replay": "prioritized"}),
+        pytest.param(tfdpg.TD3, {"recurrent": "lstm"}, marks=pytest.mark.slow),
+        pytest.param(tfdpg.TD7, {"encoder_units": (4,), "embedding_units": 3}, marks=pytest.mark.slow),
+        pytest.param(tfdpg.D4PG, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_nothing_is_traced_after_the_first_step(make, options, monkeypatch):
+    graphs = []
+    made = FuncGraph.__init__
+
+    def counted(graph, name, *arguments, **options):
+        graphs.append(name)
+        made(graph, name, *arguments, **options)
+
+    monkeypatch.setattr(FuncGraph, "__init__", counted)
+
+    class Watched(Plant):
+        def reset(self, **arguments):
+            self.before = len(graphs)
+            return super().reset(**arguments)
+
+        def step(self, action):
+            assert len(graphs) == self.before > 0, graphs
+            return super().step(action)
+
+    agent = make(Counter(), **SMALL | options)
+    agent.fit(Watched(), **RUN)
+    assert agent.updates > 0
+
+
+class Numbered(gym.Env):
+    """The observation, the reward and the next observation have the number of the step, as a fraction of 1000."""
+
+    observation_space = spaces.Box(0, np.inf, (3,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+        self.number = 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.full(3, self.number, np.float32) / 1000, {}
+
+    def step(self, action):
+        time.sleep(self.seconds)
+        self.number += 1
+        return np.full(3, self.number, np.float32) / 1000, self.number / 1000, False, False, {}
+
+
+class Versions(tfdpg.TD3):
+    """All weights of the policy are the number of the update, in thousandths."""
+
+    def update(self, batch, counter):
+        metrics = super().update(batch, counter)
+        for weight in self.pi.trainable_variables:
+            weight.assign(tf.fill(weight.shape, tf.cast(counter, tf.float32) / 1000))
+        return metrics
+
+
+@pytest.mark.parametrize("steps, jit_compile", [(300, False), pytest.param(4000, True, marks=pytest.mark.slow)])
+def test_no_row_is_torn_and_no_policy_is_mixed(steps, jit_compile):
+    options = {"hidden_units": (1,), "batch_size": 256, "replay_size": steps // 2, "act_noise": 0.0}
+    schedule = {"start_steps": 0, "update_after": 2, "update_every": 1}
+    agent = Versions(Numbered(0), **options, **schedule, jit_compile=jit_compile)
+    layout = TransitionLayout.of(agent.spec)
+    sample = agent.learner._local_replay.sample
+    rows = []
+
+    def checked(update, count):
+        packed = sample(update, count)
+        matrix = packed[0].reshape(-1, layout.width)
+        wanted = np.repeat(matrix[:, layout.next_observation], 1, axis=1)
+        assert (wanted == wanted[:, :1]).all()
+        np.testing.assert_array_equal(matrix[:, layout.reward], wanted[:, 0])
+        np.testing.assert_allclose(matrix[:, layout.observation], wanted - 0.001, atol=1e-6)
+        rows.append(len(matrix))
+        return packed
+
+    agent.learner._local_replay.sample = checked
+    agent.fit(Numbered(5e-4), **RUN | {"epochs": 1, "steps_per_epoch": steps})
+    assert sum(rows) >= 200 * steps
+    slots = np.arange(agent.replay.size - 1)
+    slots = slots[agent.replay.successor[slots] >= 0]
+    inputs = agent.replay.observation(slots)[0].sum(axis=1) + 1
+    x = np.arctanh(agent.replay.action(slots)[:, 0].astype(np.float64))
+    version = 1000 * (np.sqrt(1 + 4 * inputs * x) - 1) / (2 * inputs)  # x = v² (Σ s + 1) + v
+    exact = version > 1  # the first weights are random, and an action near 1 is too coarse
+    exact &= np.abs(x) < 2
+    assert exact.sum() > 50
+    np.testing.assert_allclose(version[exact], np.round(version[exact]), atol=0.05)
+    assert (np.diff(np.round(version[exact])) >= 0).mean() > 0.99
+
+
+class Failing(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        raise RuntimeError("the disk is full")
+
+
+class Stop(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("callback, error", [(Failing(), RuntimeError), (Stop(), SystemExit)])
+def test_the_machine_is_stopped_first_and_then_a_checkpoint_is_written(tmp_path, callback, error):
+    plant = Plant()
+    stopped = []
+
+    class Saves(tfdpg.callbacks.Checkpoint):
+        def on_train_end(self, logs=None):
+            stopped.append((plant.closed, float(plant.actions[-1][0])))
+            super().on_train_end(logs)
+
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    with pytest.raises(error):
+        agent.fit(plant, **RUN | {"epochs": 9}, callbacks=[Saves(tmp_path), callback], safe_action=[0.25])
+    assert stopped == [(True, 0.25)] and plant.closed
+    saved = max(int(path.name) for path in tmp_path.iterdir())
+    assert tfdpg.load_agent(tmp_path / str(saved)).env_steps == agent.env_steps == len(plant.actions) - 1
+
+
+def test_an_error_of_the_machine_ends_training_with_a_checkpoint(tmp_path):
+    class Broken(Plant):
+        def step(self, action):
+            if self.total == 70:
+                raise OSError("the cable is loose")
+            return super().step(action)
+
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    with pytest.raises(OSError, match="the cable is loose"):
+        agent.fit(Broken(), **RUN, callbacks=[tfdpg.callbacks.Checkpoint(tmp_path)])
+    assert tfdpg.load_agent(tmp_path / "70").env_steps == 70
+
+
+def test_a_checkpoint_is_consistent_and_a_resumed_run_repeats_no_action(tmp_path):
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    agent.fit(Plant(length=10_000), **RUN, callbacks=[tfdpg.callbacks.Checkpoint(tmp_path, keep=None)])
+    for directory in tmp_path.iterdir():
+        loaded = tfdpg.load_agent(directory)
+        assert loaded.replay.added == loaded.env_steps + 1 == int(directory.name) + 1
+        np.testing.assert_array_equal(loaded.replay.rows[: loaded.env_steps], agent.replay.rows[: loaded.env_steps])
+    plant = Plant(length=10_000)
+    loaded.fit(plant, **RUN | {"epochs": 3, "initial_epoch": 2})
+    assert len(plant.actions) == 60 and plant.resets == [0] and loaded.env_steps == loaded.replay.added - 2 == 180
+
+
+def test_a_reset_may_take_long_while_learning_goes_on():
+    class Slow(Plant):
+        def reset(self, **arguments):
+            before = agent.updates
+            time.sleep(0.3 * bool(self.resets))
+            during.append(agent.updates - before)
+            return super().reset(**arguments)
+
+    during = []
+    agent = tfdpg.TD3(Plant(), **SMALL | {"update_every": 1, "jit_compile": True})
+    agent.fit(Slow(60), **RUN)
+    assert max(during) > 0
+
+
+def test_options_of_a_real_machine_are_refused_elsewhere():
+    agent = tfdpg.TD3(Counter(), **SMALL)
+    with pytest.raises(ValueError, match="`safe_action` does nothing where `realtime` is False"):
+        agent.fit(Counter(), safe_action=[0.0])
+    agent = tfdpg.TD3(Counter(), **SMALL)
+    agent.data.actor._numpy_policy = None
+    with pytest.raises(ValueError, match="`realtime` needs a policy that acts in NumPy"):
+        agent.fit(Counter(), **RUN)
