@@ -214,7 +214,6 @@ class Collector:
             self._watch = EnvWatch(env)
             self._observed_at = self._acted_at = CLOCK.now
             self._is_checked = self._watch.num_envs == len(self.env_indices)
-            weakref.finalize(self, self._watch.close).atexit = False
         return env is not None
 
     @contextlib.contextmanager
