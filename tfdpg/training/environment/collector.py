@@ -113,7 +113,7 @@ class Collector:
         if len(packed[0]) != len(self.env_indices):
             self.close_episodes()
             self.env_indices = np.arange(len(packed[0]))
-            self._schedule.set_num_envs(len(self.env_indices))
+            self._schedule.num_envs = len(self.env_indices)
         continues = self._replay.continues(self.env_indices, packed)
         if self._resetting is not None:
             continues |= self._resetting
@@ -407,7 +407,7 @@ class Collector:
         self.episodes = np.array(state["episodes"], np.int64)
         self._behaviour.restore(state)
         self.env_indices = np.arange(state["num_envs"])
-        self._schedule.set_num_envs(max(1, len(self.env_indices)))
+        self._schedule.num_envs = max(1, len(self.env_indices))
         self._resetting = None if state["resetting"] is None else np.array(state["resetting"])
         self._returns = np.array(state["open_returns"], np.float64)
         self._lengths = np.array(state["open_lengths"], np.int64)
