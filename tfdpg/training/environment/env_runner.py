@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from tfdpg.arguments import warn
 from tfdpg.compat.gymnasium import awaits_replies
-from tfdpg.findings import malformed, malformed_reset, step_limit
+from tfdpg.findings import malformed_reset, step_limit
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
 from tfdpg.training.environment.env_watch import CLOCK, EnvWatch
@@ -184,7 +184,6 @@ class EnvRunner:
         self._max_ep_len = max_ep_len
         self._longest = LONG_EPISODE if max_ep_len is None else max_ep_len
         self._open = OpenReturns(self.num_envs)
-        self._has_stepped = False
         self._watch = watch
         self._called_at = CLOCK.now  # after the last own call
         self.is_endless = False
@@ -224,15 +223,14 @@ class EnvRunner:
             Interrupted: someone else reset or stepped the environment since the last call.
         """
         if CLOCK.now != self._called_at:
-            self._check_interruption()
+            self._check_interruption(has_stepped=False)
         try:
             result = self._env.step(action if self._is_vector else self._spec.first(action))
         except Exception as error:
             self._explain(error)
             raise
-        self._has_stepped = True
         if CLOCK.restarted_at > self._called_at:
-            self._check_evaluation()
+            self._check_interruption(has_stepped=True)
         self._called_at = CLOCK.now
         if self._is_vector:
             observation, reward, terminated, truncated, info = result
@@ -289,12 +287,8 @@ class EnvRunner:
         if isinstance(base, AsyncVectorEnv) and awaits_replies(base):
             terminate_processes(base)
         where = "" if env_index is None else f"Sub-environment {env_index}: "
-        if not self._has_stepped and (found := malformed(self._env, env_index or 0)):
-            raise ValueError(f"{where}{found}") from error
         if is_parse_error(error):
-            raise ValueError(
-                f"{where}the environment returned values that are not of Gymnasium's API ({error}). {API}"
-            ) from error
+            raise ValueError(f"{where}the environment does not follow Gymnasium's API: {error}. {API}") from error
         if where:
             error.add_note(f"It was raised in sub-environment {env_index}.")
 
@@ -314,17 +308,17 @@ class EnvRunner:
                 return bool(infos[SUCCESS][env_index])
         return None
 
-    def _check_interruption(self) -> None:
-        """Raise `Interrupted` if someone else called the environment before a step."""
-        if self._watch is not None:
-            interrupted = self._watch.stepped_since(self._called_at) | self._watch.restarted_since(self._called_at)
-            if interrupted.any():
-                raise Interrupted(interrupted)
-
-    def _check_evaluation(self) -> None:
-        """Raise `Interrupted` if there was an evaluation in the environment during a step."""
-        if self._watch is not None and self._watch.restarted_since(self._called_at).any():
-            raise Interrupted(np.ones(self.num_envs, bool))
+    def _check_interruption(self, has_stepped: bool) -> None:
+        """Raise `Interrupted` if someone else called the environment before a step, or evaluated on it during a step."""
+        if self._watch is None:
+            return
+        interrupted = self._watch.restarted_since(self._called_at)
+        if has_stepped:
+            interrupted[:] = interrupted.any()
+        else:
+            interrupted |= self._watch.stepped_since(self._called_at)
+        if interrupted.any():
+            raise Interrupted(interrupted)
 
     def restart(self, chosen: np.ndarray, seed: ResetSeed | None = None) -> Any:
         """Begin new episodes in the sub-environments of a mask, at least one; return the next observations of all."""
