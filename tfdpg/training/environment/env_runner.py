@@ -309,7 +309,7 @@ class EnvRunner:
         return None
 
     def _check_interruption(self, has_stepped: bool) -> None:
-        """Raise `Interrupted` if someone else called the environment before a step, or evaluated on it during a step."""
+        """Raise `Interrupted` if someone else called the environment before a step, or evaluated on it during one."""
         if self._watch is None:
             return
         interrupted = self._watch.restarted_since(self._called_at)
