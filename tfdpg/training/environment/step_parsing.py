@@ -27,7 +27,7 @@ PARSE_ERRORS = ValueError, TypeError, AttributeError, AssertionError
 GYMNASIUM, NUMPY, PACKAGE = (os.path.dirname(file or "") + os.sep for file in (gym.__file__, np.__file__, __file__))
 """The directories of the code that reads return values."""
 WORKER_ERROR = re.compile(
-    r"unpack|broadcast input array|inhomogeneous shape|truth value of an array|string to float|reset\(\) got an unexpected"
+    "unpack|broadcast input array|inhomogeneous shape|truth value of an array|string to float|reset.. got an unexpected"
 )
 """The messages of such errors in a process of an `AsyncVectorEnv`, whose traceback is not available."""
 
