@@ -17,7 +17,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayError, RayTaskError
 
-from tfdpg.compat.ray import (
+from tfdpg.distributed.compat import (
     address_of_this_machine,
     authentication_token,
     call_control_store,
