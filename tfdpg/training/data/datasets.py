@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfdpg.arguments import reject, shown
-from tfdpg.export.prediction_logs import read_prediction_logs
+from tfdpg.companions import companion
 from tfdpg.files import check_data
 from tfdpg.replay import ReplayBuffer, segments
 from tfdpg.replay.names import with_standard_names
@@ -187,7 +187,7 @@ class _Reader(NamedTuple):
         data = with_standard_names(data, "data")
         if "prediction_logs" in data:
             given = {name: values for name, values in data.items() if name != "prediction_logs"}
-            data = read_prediction_logs(data["prediction_logs"], self.buffer.spec) | given
+            data = companion("read_prediction_logs")(data["prediction_logs"], self.buffer.spec) | given
         if self.buffer.spec.is_dict:
             data = {**data} | {name: self.buffer.spec.by_name(data[name]) for name in OBSERVATIONS if name in data}
         return [
