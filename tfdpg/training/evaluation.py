@@ -9,7 +9,7 @@ import numpy as np
 from tfdpg.acting import BehaviourPolicy, ForwardPass, GreedyPolicy, RecurrentSpec, RecurrentState
 from tfdpg.arguments import positive_int, reject, shown
 from tfdpg.environments import opened
-from tfdpg.spec import Spec
+from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
 from tfdpg.training.environment.env_runner import EVALUATION, EnvRunner, Episode, reset_seed
 from tfdpg.training.environment.env_watch import evaluation_of
@@ -95,7 +95,7 @@ class _CallablePolicy:
         return action if batch_shape else action[None]
 
 
-class EvaluationPolicy:
+class EvaluationPolicy(GreedyPolicy):
     """An agent's behaviour policy as `evaluate` takes it: it explores.
 
     Args:
@@ -105,36 +105,16 @@ class EvaluationPolicy:
     """
 
     def __init__(self, behaviour: BehaviourPolicy, factor: float, seed: int):
+        super().__init__(behaviour.spec, behaviour.policy_state.recurrent_spec, behaviour.network)
         self._behaviour = behaviour
+        self._policy_state = behaviour.policy_state
         self._factor = factor
-        self._batch_size = 0
         self._rng = np.random.default_rng(stream(Purpose.EVALUATION, seed))
 
-    @property
-    def spec(self) -> Spec:
-        """The spaces of its observations and actions."""
-        return self._behaviour.spec
+    def _act(self, packed: Packed) -> np.ndarray:
+        return self.spec.to_user(self._behaviour.explore(packed, self._factor, self._rng))
 
-    def __call__(self, observation: Any) -> np.ndarray:
-        """Return the actions for a batch of observations, or the action for one, in the environment's shape."""
-        packed = self.spec.pack(observation)
-        self._batch_size = len(packed[0])
-        actions = self._behaviour.explore(packed, self._factor, self._rng)
-        actions = self.spec.to_user(actions)
-        return self.spec.first(actions) if self.spec.is_single(observation) else actions
-
-    def end(self, ended: np.ndarray) -> None:
-        """Reset the state of the sub-environments whose episode ended, bool `[num_envs]`."""
-        self._behaviour.end(ended)
-
-    def received(self, reward: np.ndarray) -> None:
-        """Receive the rewards of the last actions, `[num_envs]`."""
-        self._behaviour.received(reward)
-
-    def reset(self, env_indices: Any = None) -> None:
-        """Reset the state of some sub-environments, given by numbers or a mask; None resets all."""
-        ended = np.zeros(self._batch_size, bool)
-        ended[slice(None) if env_indices is None else env_indices] = True
+    def _end(self, ended: np.ndarray) -> None:
         self._behaviour.end(ended)
 
 
