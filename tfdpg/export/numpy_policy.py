@@ -5,17 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tfdpg.acting import (
-    NumpyCritic,
-    NumpyPolicy,
-    RecurrentSpec,
-    greedy_forward,
-    load_critics,
-    load_numpy_policy,
-    save_numpy_policy,
-)
+from tfdpg.acting import NumpyCritic, NumpyPolicy, RecurrentSpec, greedy_forward
+from tfdpg.acting.stored import load_critics, load_numpy_policy, save_numpy_policy
 from tfdpg.export.verify import ATOL, Inputs, Reference, compare, scale
-from tfdpg.exported import NUMPY_POLICY, packed_inputs
+from tfdpg.exported.policy import NUMPY_POLICY, packed_inputs
 from tfdpg.spec import Spec
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.export.warmup import read_warmup
-from tfdpg.exported import LEVELS, loadable, metadata, recurrent_spec_of
+from tfdpg.exported import LEVELS, loadable, metadata
+from tfdpg.exported.policy import recurrent_spec_of
 from tfdpg.spec import Spec
 
 HALF = (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
