@@ -45,11 +45,9 @@ class StatefulPolicy(Protocol):
 
     def received(self, reward: np.ndarray) -> None:
         """Receive the rewards of the last actions, `[num_envs]`."""
-        ...
 
     def end(self, ended: np.ndarray) -> None:
         """Reset the state of the sub-environments whose episode ended, bool `[num_envs]`."""
-        ...
 
 
 @runtime_checkable
@@ -58,7 +56,6 @@ class ResettablePolicy(Protocol):
 
     def reset(self) -> None:
         """Reset the state of all sub-environments."""
-        ...
 
 
 AnyPolicy = PolicyLike | Callable[[Any], Any]
