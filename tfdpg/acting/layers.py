@@ -157,13 +157,7 @@ def layer_normalization(
 
 @numpy_layer("tfdpg>BatchRenormalization", "epsilon")
 def batch_renormalization(
-    gamma: np.ndarray,
-    beta: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    updates: np.ndarray,
-    *,
-    epsilon: float,
+    gamma: np.ndarray, beta: np.ndarray, mean: np.ndarray, variance: np.ndarray, updates: np.ndarray, *, epsilon: float
 ) -> LayerFunction:
     """Features with their running mean and variance, times γ, plus β."""
     scale = gamma / np.sqrt(variance + np.float32(epsilon))

@@ -168,10 +168,8 @@ def greedy_actions(spec: Spec, outputs: np.ndarray, recurrent_spec: RecurrentSpe
     """
     if spec.actions is not None:
         return most_probable(outputs) + int(spec.low[0])
-    if recurrent_spec is None:
-        return spec.rounded(np.minimum(np.maximum(outputs, spec.low), spec.high))
-    actions = spec.rounded(np.clip(outputs[:, : spec.act_dim], spec.low, spec.high))
-    return np.concatenate([actions, outputs[:, spec.act_dim :]], axis=1)
+    actions = spec.rounded(np.minimum(np.maximum(outputs[:, : spec.act_dim], spec.low), spec.high))
+    return actions if recurrent_spec is None else np.concatenate([actions, outputs[:, spec.act_dim :]], axis=1)
 
 
 def most_probable(probs: np.ndarray) -> np.ndarray:

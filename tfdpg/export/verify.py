@@ -71,11 +71,7 @@ def compare_signature(
 
 
 def differences(
-    source: Source,
-    run: Run,
-    references: Mapping[str, Reference],
-    names: Sequence[str],
-    in_half_precision: bool = False,
+    source: Source, run: Run, references: Mapping[str, Reference], names: Sequence[str], in_half_precision: bool = False
 ) -> dict[str, float]:
     """Return for each signature the largest difference between a format's runtime and the expected outputs.
 

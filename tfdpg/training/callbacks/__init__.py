@@ -83,8 +83,7 @@ class Checkpoint(AgentCallback):
         self._write(self.directory / str(self.agent.env_steps))
         self._saved = now
         if self.keep is not None:
-            for steps in export.versions(self.directory)[: -self.keep]:
-                files.remove(self.directory / str(steps))
+            export.keep_newest(self.directory, self.keep)
 
     def _write(self, directory: Path) -> None:
         self.agent.save(directory)
