@@ -258,13 +258,10 @@ def summarise(episodes: Sequence[Episode], goals: bool = False) -> dict[str, flo
     """
     successes = [episode.success for episode in episodes if episode.success is not None]
     rate = {"success_rate": float(np.mean(successes)) if successes else np.nan} if successes or goals else {}
+    names = "return", "return_std", "return_min", "return_max", "episode_length"
     if not episodes:
-        return dict.fromkeys(("return", "return_std", "return_min", "return_max", "episode_length"), np.nan) | rate
+        return dict.fromkeys(names, np.nan) | rate
     returns = np.array([episode.episode_return for episode in episodes])
-    return {
-        "return": float(returns.mean()),
-        "return_std": float(returns.std()),
-        "return_min": float(returns.min()),
-        "return_max": float(returns.max()),
-        "episode_length": float(np.mean([episode.length for episode in episodes])),
-    } | rate
+    lengths = [episode.length for episode in episodes]
+    values = returns.mean(), returns.std(), returns.min(), returns.max(), np.mean(lengths)
+    return dict(zip(names, map(float, values), strict=True)) | rate
