@@ -47,7 +47,7 @@ def test_the_wheel_works_without_the_checkout(tmp_path):
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     (sdist,) = (tmp_path / "dist").glob("*.tar.gz")
     package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdpg").rglob("*.py")}
-    package |= {"tfdpg/py.typed", "tfdpg/exported/operations.txt"}
+    package |= {"tfdpg/py.typed", "tfdpg/export/prediction_log.pbtxt", "tfdpg/exported/operations.txt"}
     assert package == {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     with tarfile.open(sdist) as archive:
         packed = {member.name.partition("/")[2] for member in archive if member.isfile()}
