@@ -83,8 +83,8 @@ MUTATIONS = (
     (
         "numpy: greedy actions leave the box",
         "acting/network.py",
-        "np.minimum(np.maximum(outputs, spec.low), spec.high)",
-        "outputs",
+        "np.minimum(np.maximum(outputs[:, : spec.act_dim], spec.low), spec.high)",
+        "outputs[:, : spec.act_dim]",
         ("acting/test_acting.py",),
     ),
     (
