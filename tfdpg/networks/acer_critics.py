@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdpg import losses
 from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy
-from tfdpg.networks.tensors import CriticEstimate, WindowBatch, flat_values, over_steps
+from tfdpg.networks.tensors import CriticEstimate, WindowBatch, flat_rows, flat_values, over_steps
 from tfdpg.streams import Purpose, stream
 
 Networks = Mapping[str, keras.Model]
@@ -93,7 +93,7 @@ class SeparateCritic:
         """Call `q1` for actions `[n, batch, T, act_dim]`; returns n tensors `[batch, T]`."""
         count = actions.shape[0]
         states = keras.tree.map_structure(lambda x: tf.repeat(x[None, :, :-1], count, axis=0), batch.observation)
-        flat = keras.tree.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), (states, actions))
+        flat = keras.tree.map_structure(flat_rows, (states, actions))
         values = over_steps(networks["q1"], list(cast(tuple[Any, Any], flat)), training=training, values=True)
         return cast(list[tf.Tensor], tf.unstack(tf.reshape(values, actions.shape[:-1])))
 
