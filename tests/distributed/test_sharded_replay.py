@@ -91,9 +91,9 @@ class Killer(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         shard = self.model.learner.remote_replay.shards[1]
         if self.killed is None and epoch >= 2 and shard.rows > 100:
-            self.killed = shard.process_id
+            self.killed = shard.actor
             ray.kill(shard.actor, no_restart=False)  # ends the process at once
-        self.alive += self.killed is not None and shard.process_id != self.killed
+        self.alive += self.killed is not None and shard.actor is not self.killed
         self.model.stop_training = self.alive == 3
         time.sleep(0.05)
 
@@ -124,7 +124,7 @@ class StopsShard(keras.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.pid = self.stopped = self.process_id = None
+        self.pid = self.stopped = self.actor = None
         self.seconds = []
         self.updates = []
 
@@ -138,7 +138,7 @@ class StopsShard(keras.callbacks.Callback):
             if epoch and shard.rows > 100:
                 self.pid = ray.get(shard.actor.__ray_call__.remote(lambda _: os.getpid()))
                 self.stopped = epoch
-                self.process_id = shard.process_id
+                self.actor = shard.actor
                 os.kill(self.pid, signal.SIGSTOP)
             return
         if epoch <= self.stopped + 2:
@@ -146,7 +146,7 @@ class StopsShard(keras.callbacks.Callback):
             self.updates.append(self.model.updates - self.before)
         if epoch == self.stopped + 2:
             os.kill(self.pid, signal.SIGKILL)
-        self.model.stop_training = shard.process_id != self.process_id
+        self.model.stop_training = shard.actor is not self.actor
 
 
 @pytest.mark.slow

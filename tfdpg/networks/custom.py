@@ -44,11 +44,10 @@ def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] 
             raise ValueError(f"`{first}` and `{second}` must end in layers with the same settings.")
         weights1 = q1.get_weights()
         weights2 = q2.get_weights()
-        shapes1, shapes2 = ([w.shape for w in weights] for weights in (weights1, weights2))
-        if shapes1 == shapes2 and all(np.array_equal(a, b) for a, b in zip(weights1, weights2, strict=True)):
+        if len(weights1) == len(weights2) and all(map(np.array_equal, weights1, weights2)):
             raise ValueError(
                 f"`{first}` and `{second}` must start from different weights, or their minimum has no effect. "
-                f"Received: equal weights of shapes {shapes1} and {shapes2}"
+                f"Received: equal weights of shapes {[weight.shape for weight in weights1]}"
             )
 
 

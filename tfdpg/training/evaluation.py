@@ -9,7 +9,7 @@ import numpy as np
 from tfdpg.acting import BehaviourPolicy, ForwardPass, GreedyPolicy, RecurrentSpec, RecurrentState
 from tfdpg.arguments import positive_int, reject, shown
 from tfdpg.environments import opened
-from tfdpg.spec import Spec
+from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
 from tfdpg.training.environment.env_runner import EVALUATION, EnvRunner, Episode, reset_seed
 from tfdpg.training.environment.env_watch import evaluation_of
@@ -45,11 +45,9 @@ class StatefulPolicy(Protocol):
 
     def received(self, reward: np.ndarray) -> None:
         """Receive the rewards of the last actions, `[num_envs]`."""
-        ...
 
     def end(self, ended: np.ndarray) -> None:
         """Reset the state of the sub-environments whose episode ended, bool `[num_envs]`."""
-        ...
 
 
 @runtime_checkable
@@ -58,7 +56,6 @@ class ResettablePolicy(Protocol):
 
     def reset(self) -> None:
         """Reset the state of all sub-environments."""
-        ...
 
 
 AnyPolicy = PolicyLike | Callable[[Any], Any]
@@ -95,7 +92,7 @@ class _CallablePolicy:
         return action if batch_shape else action[None]
 
 
-class EvaluationPolicy:
+class EvaluationPolicy(GreedyPolicy):
     """An agent's behaviour policy as `evaluate` takes it: it explores.
 
     Args:
@@ -105,36 +102,16 @@ class EvaluationPolicy:
     """
 
     def __init__(self, behaviour: BehaviourPolicy, factor: float, seed: int):
+        super().__init__(behaviour.spec, behaviour.policy_state.recurrent_spec, behaviour.network)
         self._behaviour = behaviour
+        self._policy_state = behaviour.policy_state
         self._factor = factor
-        self._batch_size = 0
         self._rng = np.random.default_rng(stream(Purpose.EVALUATION, seed))
 
-    @property
-    def spec(self) -> Spec:
-        """The spaces of its observations and actions."""
-        return self._behaviour.spec
+    def _act(self, packed: Packed) -> np.ndarray:
+        return self.spec.to_user(self._behaviour.explore(packed, self._factor, self._rng))
 
-    def __call__(self, observation: Any) -> np.ndarray:
-        """Return the actions for a batch of observations, or the action for one, in the environment's shape."""
-        packed = self.spec.pack(observation)
-        self._batch_size = len(packed[0])
-        actions = self._behaviour.explore(packed, self._factor, self._rng)
-        actions = self.spec.to_user(actions)
-        return self.spec.first(actions) if self.spec.is_single(observation) else actions
-
-    def end(self, ended: np.ndarray) -> None:
-        """Reset the state of the sub-environments whose episode ended, bool `[num_envs]`."""
-        self._behaviour.end(ended)
-
-    def received(self, reward: np.ndarray) -> None:
-        """Receive the rewards of the last actions, `[num_envs]`."""
-        self._behaviour.received(reward)
-
-    def reset(self, env_indices: Any = None) -> None:
-        """Reset the state of some sub-environments, given by numbers or a mask; None resets all."""
-        ended = np.zeros(self._batch_size, bool)
-        ended[slice(None) if env_indices is None else env_indices] = True
+    def _end(self, ended: np.ndarray) -> None:
         self._behaviour.end(ended)
 
 
@@ -281,13 +258,10 @@ def summarise(episodes: Sequence[Episode], goals: bool = False) -> dict[str, flo
     """
     successes = [episode.success for episode in episodes if episode.success is not None]
     rate = {"success_rate": float(np.mean(successes)) if successes else np.nan} if successes or goals else {}
+    names = "return", "return_std", "return_min", "return_max", "episode_length"
     if not episodes:
-        return dict.fromkeys(("return", "return_std", "return_min", "return_max", "episode_length"), np.nan) | rate
+        return dict.fromkeys(names, np.nan) | rate
     returns = np.array([episode.episode_return for episode in episodes])
-    return {
-        "return": float(returns.mean()),
-        "return_std": float(returns.std()),
-        "return_min": float(returns.min()),
-        "return_max": float(returns.max()),
-        "episode_length": float(np.mean([episode.length for episode in episodes])),
-    } | rate
+    lengths = [episode.length for episode in episodes]
+    values = returns.mean(), returns.std(), returns.min(), returns.max(), np.mean(lengths)
+    return dict(zip(names, map(float, values), strict=True)) | rate
