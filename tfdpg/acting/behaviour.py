@@ -130,6 +130,21 @@ class BehaviourPolicy:
             step = self.spec.rounded(step)
         return self.policy_state.record_step(step)
 
+    def executed(self, step: np.ndarray, action: np.ndarray) -> np.ndarray:
+        """Return the steps to store if the environment executed other actions, `[num_envs, act_dim]`.
+
+        Raises:
+            ValueError: the agent learns from the distributions of its actions, which other actions do not have.
+        """
+        act_dim = self.spec.act_dim
+        if self.exploration.step_width > act_dim:
+            raise ValueError(
+                "`action` must be None for agents that store the distributions of their actions, such as ACER. The "
+                "environment must execute the actions that it receives."
+            )
+        self.policy_state.executed(action)
+        return np.concatenate([action, step[:, act_dim:]], axis=1)
+
     def received(self, reward: np.ndarray) -> None:
         """Pass the rewards of the last steps, `[num_envs]`, to policies that receive the previous reward."""
         self.policy_state.received(reward)

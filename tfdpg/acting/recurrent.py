@@ -130,6 +130,9 @@ class NoState:
         """Return the step unchanged."""
         return step
 
+    def executed(self, action: np.ndarray) -> None:
+        """Ignore the actions."""
+
     def received(self, reward: np.ndarray) -> None:
         """Ignore the rewards."""
 
@@ -193,6 +196,11 @@ class RecurrentState:
                 self._nonfinite = None
             self.state[:, : spec.act_dim] = action
         return np.concatenate([step, self._recurrent_inputs[:, self._previous_width :]], axis=1) if self.width else step
+
+    def executed(self, action: np.ndarray) -> None:
+        """Keep other actions, `[num_envs, act_dim]`, than those of `record_step`."""
+        if self.recurrent_spec.uses_action:
+            self.state[:, : self.recurrent_spec.spec.act_dim] = action
 
     def received(self, reward: np.ndarray) -> None:
         """Keep the rewards, `[num_envs]`, if the policy receives the previous reward."""

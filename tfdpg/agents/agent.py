@@ -186,7 +186,14 @@ class Agent(metaclass=_AgentType):
         return self.data.collector.act(observation, explore)
 
     def observe(
-        self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any = None
+        self,
+        reward: Any,
+        next_observation: Any,
+        terminated: Any,
+        truncated: Any,
+        final_observation: Any = None,
+        *,
+        action: Any = None,
     ) -> None:
         """Store the outcome of the last `act`.
 
@@ -199,13 +206,16 @@ class Agent(metaclass=_AgentType):
                 batch, or `info.get("final_obs")` of Gymnasium's SAME_STEP mode. Without it, `next_observation` is the
                 last observation, and the next step of that sub-environment of a *vector* environment is taken to be
                 the reset step of Gymnasium's NEXT_STEP mode, which is neither stored nor counted.
+            action: the action that the environment really executed, if it was not that of `act`: in the shape that
+                `act` returned. It is stored in its place.
 
         Raises:
             RuntimeError: `act` was not called before.
-            ValueError: a value is not finite, or has another shape. Nothing is stored.
+            ValueError: a value is not finite, or has another shape, or an action is outside the action space. Nothing
+                is stored.
             FloatingPointError: a value is not finite because the action was not.
         """
-        self.data.collector.observe(reward, next_observation, terminated, truncated, final_observation)
+        self.data.collector.observe(reward, next_observation, terminated, truncated, final_observation, action)
 
     def relabel_with(self, env: Any) -> None:
         """Use the functions of an environment that compute rewards from goals, for the option `her`.

@@ -23,7 +23,10 @@ NICENESS = 10
 """How much lower the priority of the learner's thread is, so that it does not delay actions on a single core."""
 LARGEST_LAG = 1000
 """The most updates that are made later, if learning is slower than its schedule; further ones are not made."""
-LOGS = "updates_per_step_wanted", "updates_per_step", "overhead_ms_p99", "overhead_ms_max", "late_steps"
+LOGS = (
+    *("updates_per_step_wanted", "updates_per_step"),
+    *("overhead_ms_p99", "overhead_ms_max", "late_steps", "interventions"),
+)
 """The logs of an epoch, in addition to those of `StepLoop`."""
 
 
@@ -157,10 +160,12 @@ class RealTimeLoop(StepLoop):
     def epoch(self, epoch: int) -> dict[str, float]:
         """Make the updates of an epoch; return its logs."""
         self._wanted = self._made = 0
-        before = self._agent.env_steps
+        before, by_operator = self._agent.env_steps, self._runner.interventions
         logs = super().epoch(epoch)
         steps = max(1, self._agent.env_steps - before)
-        return logs | dict(zip(LOGS, (self._wanted / steps, self._made / steps, *self._lateness()), strict=True))
+        shares = (count / steps for count in (self._wanted, self._made, self._runner.interventions - by_operator))
+        wanted, made, interventions = shares
+        return logs | dict(zip(LOGS, (wanted, made, *self._lateness(), interventions), strict=True))
 
     def _first_step(self) -> int:
         """The number of environment steps before this epoch: some of its steps are taken while the last one ends."""
@@ -171,7 +176,8 @@ class RealTimeLoop(StepLoop):
     def _goes_on(self, until: int) -> bool:
         """Whether the epoch goes on: after the last step of training, until all updates are made."""
         schedule = self._agent.data.schedule
-        return schedule.env_steps < until or (schedule.env_steps == schedule.total_steps and self._lag > 0)
+        has_updates = self._lag > 0 or schedule.is_due or schedule.has_released_updates
+        return schedule.env_steps < until or (schedule.env_steps == schedule.total_steps and has_updates)
 
     def _phase(self, until: int) -> tuple[list[Episode], dict[str, float]]:
         """Wait until updates are due, and make them; return the episodes that ended and the logs of the updates."""

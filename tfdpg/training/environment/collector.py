@@ -1,6 +1,7 @@
 """Collection: `act` and `observe`, and the state of each sub-environment between the two calls. NumPy only."""
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,6 +19,9 @@ from tfdpg.training.environment.env_watch import CLOCK, EnvWatch
 from tfdpg.training.environment.finite import NO_REWARD, check_finite, float32_rewards
 from tfdpg.training.environment.schedule import Schedule
 
+BOUND_TOLERANCE = 1e-4
+"""How far an executed action may be outside the action space, as a fraction of the action scale: measured values are
+not exact."""
 RewardShaper = Callable[[np.ndarray, int, int | None], Any]
 """Maps rewards `[num_envs]`, the environment step and the total number of steps (None if unknown) to the rewards to
 store."""
@@ -138,7 +142,13 @@ class Collector:
                 store.begin(self.env_indices[starts], tuple(part[starts] for part in packed))
 
     def observe(
-        self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any
+        self,
+        reward: Any,
+        next_observation: Any,
+        terminated: Any,
+        truncated: Any,
+        final_observation: Any,
+        action: Any = None,
     ) -> Packed | None:
         """See `Agent.observe`. Return the packed next observations; None if an episode ended or was interrupted."""
         if self._pending is None:
@@ -155,6 +165,8 @@ class Collector:
         if final_observation is not None and final_observation is not next_observation and any_ended:
             packed = self._spec.pack_final(packed, final_observation, ended)
         check_finite(self._spec, packed, reward, self._this_step, self._pending)
+        if action is not None:
+            self._pending = self._behaviour.executed(self._pending, self._executed(action))
         self._behaviour.received(reward)
         continues = not any_ended and self._resetting is None and interrupted is None
         unshaped = reward
@@ -188,6 +200,23 @@ class Collector:
         if interrupted is not None and self._watch is not None:
             self.close_interrupted(interrupted, self._watch)
         return packed if continues else None
+
+    def _executed(self, action: Any) -> np.ndarray:
+        """Return the actions that the environment executed, float32 `[num_envs, act_dim]`."""
+        spec = self._spec
+        shape = len(self.env_indices), spec.act_dim
+        values = np.asarray(spec.flat_actions(action), np.float64)
+        if spec.actions is not None or values.size != math.prod(shape):
+            raise ValueError(
+                f"`action` must have the shape of the actions that `act` returned, of a Box. Received: {values.shape}"
+            )
+        values = values.reshape(shape)
+        if not (np.abs(values - spec.center) <= (1 + BOUND_TOLERANCE) * spec.action_scale).all():
+            raise ValueError(
+                f"The action that the environment executed must be inside the action space, from {spec.low} to "
+                f"{spec.high}. Received: {action!r} at {self._this_step}"
+            )
+        return np.clip(values.astype(np.float32), spec.low, spec.high)
 
     def _store(self, env_indices: np.ndarray, steps: np.ndarray, *outcome: Any) -> None:
         """Add rows to the replay buffer and to the recorders, which receive only the action of each step."""

@@ -47,6 +47,12 @@ def reset_seed(seed: int, stream: int, env_index: int, episode: int) -> int:
     return int(np.random.SeedSequence([seed, stream, env_index, episode]).generate_state(1)[0])
 
 
+EXECUTED = "executed_action"
+"""The entry of `info` with the action that was really executed."""
+INTERVENTION = "intervention"
+"""The entry of `info` that is True in a step that an operator made."""
+
+
 class Step(NamedTuple):
     """One step of all sub-environments. The fields are in the order of the arguments of `Agent.observe`.
 
@@ -56,6 +62,7 @@ class Step(NamedTuple):
         terminated: `[num_envs]`.
         truncated: `[num_envs]`, also True where `max_ep_len` truncated the episode.
         final_observation: a batch of observations, or the objects of SAME_STEP mode (see `Spec.pack_final`).
+        action: the actions that were really executed, `[num_envs, *act_shape]`; None if they are those that were sent.
     """
 
     reward: np.ndarray
@@ -63,6 +70,7 @@ class Step(NamedTuple):
     terminated: np.ndarray
     truncated: np.ndarray
     final_observation: Any
+    action: np.ndarray | None = None
 
 
 class Episode(NamedTuple):
@@ -160,6 +168,7 @@ class EnvRunner:
         watch: finds out whether others have called the environment; None does not.
 
     Attributes:
+        interventions: the number of steps that an operator made.
         is_endless: whether an episode has lasted `LONG_EPISODE` steps, and no limit ends it.
 
     Raises:
@@ -186,6 +195,7 @@ class EnvRunner:
         self._open = OpenReturns(self.num_envs)
         self._watch = watch
         self._called_at = CLOCK.now  # after the last own call
+        self.interventions = 0
         self.is_endless = False
 
     def park(self, safe_action: Any, closes: bool) -> None:
@@ -258,9 +268,21 @@ class EnvRunner:
                 truncated = truncated | over
             elif (over & ~terminated & ~truncated).any():
                 self._report_endless()
-        step = Step(reward, observation, terminated, truncated, final)
+        step = Step(reward, observation, terminated, truncated, final, self._executed(action, info))
+        self.interventions += np.count_nonzero(info.get(INTERVENTION, False))
         any_ended = terminated.any() or truncated.any()
         return step, self._finished_episodes(terminated, truncated, info) if any_ended else []
+
+    def _executed(self, sent: np.ndarray, info: dict[str, Any]) -> np.ndarray | None:
+        """Return the actions that were executed according to `info`, `[num_envs, *act_shape]`; None if it has none."""
+        if EXECUTED not in info:
+            return None
+        if not self._is_vector:
+            return np.asarray(info[EXECUTED])[None]
+        executed = np.array(sent)
+        there = info.get(f"_{EXECUTED}", np.ones(self.num_envs, bool))
+        executed[there] = np.asarray(info[EXECUTED])[there]
+        return executed
 
     def _report_endless(self) -> None:
         """Warn, once for each environment, that an episode may never end."""

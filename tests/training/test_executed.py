@@ -1,0 +1,88 @@
+"""Environments that execute other actions than those that the policy chose."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import tfdpg
+from tests.agents.roster import SMALL, brief, fit_briefly
+from tests.environments import Counter
+
+pytestmark = brief
+LIMIT = 0.25
+
+
+class Limited(Counter):
+    """A safety filter executes at most `LIMIT`; an operator makes each third step."""
+
+    def __init__(self):
+        super().__init__()
+        self.executed = []
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        self.executed.append(np.clip(action, -LIMIT, LIMIT))
+        info |= {"executed_action": self.executed[-1], "intervention": self.total % 3 == 0}
+        return observation, reward, terminated, truncated, info
+
+
+def stored_actions(agent):
+    return agent.replay.transitions()["actions"]
+
+
+@pytest.mark.parametrize("realtime", [False, True])
+def test_fit_stores_what_was_executed(realtime):
+    agent, env = tfdpg.TD3(Counter(), **SMALL | {"update_after": 1000}), Limited()
+    history = fit_briefly(agent, env, epochs=1, steps_per_epoch=30, realtime=realtime, verbose=0).history
+    np.testing.assert_array_equal(stored_actions(agent)[:30], env.executed)
+    assert np.abs(env.executed).max() == LIMIT
+    if realtime:
+        assert history["interventions"] == [1 / 3]
+
+
+def test_vector_environments_report_executed_actions_of_some_sub_environments():
+    class Second(Limited):
+        def step(self, action):
+            *result, info = super().step(action)
+            return *result, info if self.total % 2 else {}
+
+    envs = [Second(), Limited()]
+    vector = gym.vector.SyncVectorEnv([lambda: envs[0], lambda: envs[1]])
+    agent = tfdpg.TD3(vector, **SMALL, act_noise=0.0)
+    fit_briefly(agent, vector, epochs=1, steps_per_epoch=20, verbose=0)
+    rows = stored_actions(agent)
+    assert (np.abs(rows) <= LIMIT).mean() > 0.7 and (np.abs(rows) > LIMIT).any()
+
+
+def test_a_recurrent_policy_receives_what_was_executed():
+    agent = tfdpg.TD3(Counter(), **SMALL, recurrent="lstm", remembers=("observation", "action"), recurrent_units=4)
+    agent.act(np.zeros(2, np.float32))
+    agent.observe(1.0, np.ones(2, np.float32), False, False, action=[0.125])
+    assert agent.data.behaviour.policy_state.state[0, 0] == 0.125
+    assert agent.replay.action(np.array([0])) == 0.125
+
+
+@pytest.mark.parametrize(
+    "kind, action, message",
+    [
+        (tfdpg.TD3, [1.1], "must be inside the action space, from .-1.. to .1... Received: .1.1. at"),
+        (tfdpg.TD3, [np.nan], "must be inside the action space"),
+        (tfdpg.TD3, [0.1, 0.2], r"`action` must have the shape of the actions .* Received: \(2,\)"),
+        (tfdpg.ACER, [0.5], "`action` must be None for agents that store the distributions"),
+    ],
+)
+def test_actions_that_cannot_be_stored_are_refused_and_nothing_is_stored(kind, action, message):
+    agent = kind(Counter())
+    agent.act(np.zeros(2, np.float32))
+    with pytest.raises(ValueError, match=message):
+        agent.observe(1.0, np.ones(2, np.float32), False, False, action=action)
+    assert agent.replay.added == 1 and agent.env_steps == 0
+    agent.observe(1.0, np.ones(2, np.float32), False, False)
+    assert agent.env_steps == 1
+
+
+def test_measured_actions_may_be_slightly_outside():
+    agent = tfdpg.TD3(Counter(), **SMALL)
+    agent.act(np.zeros(2, np.float32))
+    agent.observe(1.0, np.ones(2, np.float32), False, False, action=np.array([1.00005]))
+    assert agent.replay.action(np.array([0])) == 1
