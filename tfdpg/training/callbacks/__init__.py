@@ -337,6 +337,10 @@ def _in_camel_case(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
+STEP_LINE = b"%-19d\n"
+"""The line of a `StepFile`, 20 bytes: the space of the largest int64, and a line feed."""
+
+
 class StepFile(AgentCallback):
     """Writes the number of environment steps to a text file in every update phase.
 
@@ -355,13 +359,13 @@ class StepFile(AgentCallback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Create a new file; an existing one may be a hard link that a copy of the run shares."""
         with files.writing(self.filename), files.replacing(self.filename) as file:
-            file.write(_step_line(self.agent.env_steps))
+            file.write(STEP_LINE % self.agent.env_steps)
             self._descriptor = os.dup(file.fileno())
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Write the number of steps."""
         try:
-            os.pwrite(self._descriptor, _step_line(self.agent.env_steps), 0)
+            os.pwrite(self._descriptor, STEP_LINE % self.agent.env_steps, 0)
         except OSError:
             with files.writing(self.filename):
                 raise
@@ -369,11 +373,6 @@ class StepFile(AgentCallback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Close the file."""
         os.close(self._descriptor)
-
-
-def _step_line(steps: int) -> bytes:
-    """Return a line of 20 bytes, the space of the largest int64 and a line feed."""
-    return b"%-19d\n" % steps
 
 
 def read_step_file(filename: Path) -> int:
