@@ -11,10 +11,10 @@ from tfdpg.replay.minibatches import (
     window_minibatches,
 )
 from tfdpg.replay.recorder import Recorder
-from tfdpg.replay.samplers import Sampler, make_sampler
+from tfdpg.replay.samplers import make_sampler
 from tfdpg.replay.sequences import SequenceLayout, gather_sequences, pack_sequence
 from tfdpg.replay.transitions import TransitionLayout, gather_transitions, return_range
-from tfdpg.replay.uniform import uniform_rows
+from tfdpg.replay.uniform import Sampler, uniform_rows
 from tfdpg.replay.windows import WindowLayout, WindowSampler, gather_windows
 
 __all__ = [

@@ -8,9 +8,10 @@ import numpy as np
 
 from tfdpg.replay.buffer import ReplayBuffer
 from tfdpg.replay.hindsight import Hindsight, Relabelled
-from tfdpg.replay.samplers import Sampler, make_sampler
+from tfdpg.replay.samplers import make_sampler
 from tfdpg.replay.sequences import RecurrentInputs, gather_sequences, priority
 from tfdpg.replay.transitions import gather_transitions
+from tfdpg.replay.uniform import Sampler
 from tfdpg.replay.windows import WindowSampler, gather_windows
 from tfdpg.spec import Packed
 
@@ -57,9 +58,8 @@ class MinibatchBuilder:
             ValueError: The replay buffer holds no transition.
         """
         rows, weights = self.sampler.sample(update, count)
-        if self.hindsight is None:
-            return self.pack(rows, weights), rows
-        return self.pack(rows, weights, self.hindsight(update, rows)), rows
+        relabelled = None if self.hindsight is None else self.hindsight(update, rows)
+        return self.pack(rows, weights, relabelled), rows
 
     def pack(self, rows: np.ndarray, weights: np.ndarray | None = None, relabelled: Relabelled | None = None) -> Packed:
         """Pack minibatches of given rows.
