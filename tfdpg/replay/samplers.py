@@ -298,6 +298,7 @@ def make_sampler(
         return PrioritizedSampler(
             *common,
             alpha=0.4 if alpha is None else alpha,
+            normalize_weights=False,
             priority=priority or lap_priority,
             max_priority_period=max_priority_period,
         )
