@@ -58,8 +58,9 @@ class MinibatchBuilder:
             ValueError: The replay buffer holds no transition.
         """
         rows, weights = self.sampler.sample(update, count)
-        relabelled = None if self.hindsight is None else self.hindsight(update, rows)
-        return self.pack(rows, weights, relabelled), rows
+        if self.hindsight is None:
+            return self.pack(rows, weights), rows
+        return self.pack(rows, weights, self.hindsight(update, rows)), rows
 
     def pack(self, rows: np.ndarray, weights: np.ndarray | None = None, relabelled: Relabelled | None = None) -> Packed:
         """Pack minibatches of given rows.
