@@ -285,12 +285,14 @@ def noisy_actions(
 
     Raises:
         ValueError: an argument is out of its range. The message names the agent's option: `act_noise`, `ou_theta`,
-            `act_noise_schedule` or `random_eps`.
+            `act_noise_schedule`, `random_eps` or `noise`.
     """
     per_dimension("act_noise", scale, spec)
     real("ou_theta", theta, 0, 1)
     if schedule is not None and not callable(schedule):
         raise reject("act_noise_schedule", "a callable of environment steps", schedule)
+    if kind not in ("gaussian", "ou"):
+        raise reject("noise", '"gaussian" or "ou"', kind)
     noise = Gaussian(spec, scale) if kind == "gaussian" else OrnsteinUhlenbeck(spec, scale, theta)
     return NoisyActions(spec, noise, schedule, random_eps)
 

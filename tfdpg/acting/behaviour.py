@@ -19,11 +19,18 @@ class Exploration(Protocol):
 
     Attributes:
         step_width: number of columns of a stored step.
-        state: the state of noise that is correlated in time, `[num_envs, n]`; an empty array if there is none.
     """
 
     step_width: int
-    state: np.ndarray = np.zeros((0, 1), np.float32)
+
+    @property
+    def state(self) -> np.ndarray:
+        """The state of noise that is correlated in time, `[num_envs, n]`; an empty array if there is none."""
+        return np.zeros((0, 1), np.float32)
+
+    @state.setter
+    def state(self, state: np.ndarray) -> None:
+        pass
 
     def factor(self, step: int) -> float:
         """Return the factor of the exploration noise, at least 0, which `explore` receives.
