@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -217,7 +217,7 @@ def collect(
         replay=replay_of(agent.replay) if len(agent.replay) else None,
         greedy=[with_values(agent, each) for each in record(spec, agent.policy(), **run)],
         exploring=record(spec, agent.policy(seed), **run),
-        random=record(spec, RandomPolicy(spec, seed), **run),
+        random=record(spec, random_policy(spec, seed), **run),
         layers=layers,
         weights=weights_of(agent),
         edges=edges,
@@ -228,26 +228,18 @@ def collect(
     )
 
 
-class RandomPolicy:
-    """Uniformly random actions.
+def random_policy(spec: Spec, seed: int) -> Callable[[Any], np.ndarray]:
+    """Return a policy that selects uniformly random actions for a batch of observations."""
+    rng = np.random.default_rng(stream(Purpose.EVALUATION, seed, 1))
 
-    Args:
-        spec: the spaces.
-        seed: the seed of the actions.
-    """
-
-    def __init__(self, spec: Spec, seed: int):
-        self.spec = spec
-        self._rng = np.random.default_rng(stream(Purpose.EVALUATION, seed, 1))
-
-    def __call__(self, observation: Any) -> np.ndarray:
-        """Return an action for each observation of a batch."""
-        spec = self.spec
+    def act(observation: Any) -> np.ndarray:
         rows = len(spec.pack(observation)[0])
         if spec.actions is not None:
-            return int(spec.low[0]) + self._rng.integers(spec.actions, size=rows)
-        actions = self._rng.uniform(*spec.random_bounds, (rows, spec.act_dim)).astype(np.float32)
+            return int(spec.low[0]) + rng.integers(spec.actions, size=rows)
+        actions = rng.uniform(*spec.random_bounds, (rows, spec.act_dim)).astype(np.float32)
         return spec.shaped(spec.rounded(actions))
+
+    return act
 
 
 class Recorder:
