@@ -39,7 +39,8 @@ class GoalFunctions:
     def __init__(self, env: Any):
         single = _single_environment(env)
         names = "compute_reward", "compute_terminated", "compute_truncated"
-        self._functions = {name: single.get_wrapper_attr(name) for name in names if single.has_wrapper_attr(name)}
+        found = {name: single.get_wrapper_attr(name) for name in names if single.has_wrapper_attr(name)}
+        self._functions = {name: function for name, function in found.items() if function is not None}
         if "compute_reward" not in self._functions:
             raise ValueError(
                 "`her` needs an environment with compute_reward(achieved_goal, desired_goal, info), as those of "
