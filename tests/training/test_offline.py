@@ -12,8 +12,9 @@ from gymnasium import spaces
 import tfdpg
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
-from tfdpg.replay import ReplayBuffer, gather_transitions
+from tfdpg.replay import ReplayBuffer
 from tfdpg.replay.segments import as_one_segment
+from tfdpg.replay.transitions import gather_transitions
 from tfdpg.training.data.datasets import load_into
 
 SPEC = tfdpg.Spec.of(Counter())

@@ -60,7 +60,7 @@ class GreedyPolicy:
             self._acted = np.zeros(len(packed[0]), bool)
         if action_before is not None:
             self._correct(self._actions("action_before", action_before, () if single else self._acted.shape))
-        actions = self._act(packed)
+        actions = self.act(packed)
         self._acted[:] = True
         return self.spec.first(actions) if single else actions
 
@@ -104,8 +104,8 @@ class GreedyPolicy:
         self._acted[ended] = False
         self._end(ended)
 
-    def _act(self, packed: Packed) -> np.ndarray:
-        """Return the actions for packed observations, in the environment's shape."""
+    def act(self, packed: Packed) -> np.ndarray:
+        """Return the actions for packed observations, `[batch, *act_shape]`, and advance the recurrent state."""
         return self.spec.shaped(self._policy_state.record_step(self._policy_state.forward(self._forward, packed)))
 
     def _end(self, ended: np.ndarray) -> None:

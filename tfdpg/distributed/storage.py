@@ -13,13 +13,13 @@ from typing import Any, Self
 
 import numpy as np
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
 
 from tfdpg.acting import RunningStatistics
 from tfdpg.agents.agent import Agent
 from tfdpg.distributed import worker_pool
 from tfdpg.distributed.liveness import LivenessMonitor
-from tfdpg.distributed.processes import PROCESS_LOST_ERRORS, start_ray_actor
+from tfdpg.distributed.processes import is_process_lost, start_ray_actor
 from tfdpg.distributed.replay_shard import ReplayShard, SampledBlock, split_buffer
 from tfdpg.distributed.worker import Summary
 from tfdpg.spec import Packed
@@ -35,8 +35,6 @@ MIN_TRANSFER_RATE = 5e6
 """Bytes per second at which the rows of a shard must arrive. A slower shard counts as lost."""
 MAX_UNCONFIRMED_CHUNKS = 2
 """Chunks of a worker that its shard may still have to store when the worker gets its next request."""
-LOST_OR_TIMEOUT_ERRORS = (*PROCESS_LOST_ERRORS, GetTimeoutError)
-"""The errors of calls of a shard that does not reply."""
 
 
 class LocalReplay:
@@ -158,9 +156,7 @@ class ShardedReplay:
         self.shards = [ShardHandle(number, self._start()) for number in range(count)]
         self._initial_statistics = None if statistics is None else statistics.state()
         self._statistics: dict[ShardHandle, dict[str, np.ndarray]] = {}  # the newest ones, also of shards that died
-        self._idle = collections.deque(
-            range(count)
-        )  # in the order of their turns: shards without a request for a block
+        self._idle = collections.deque(range(count))  # the numbers of shards without a request for a block
         self._requested: dict[Any, ShardHandle] = {}  # the shards of requests for blocks
         self._block: SampledBlock | None = None
         self._block_actor: Any = None
@@ -193,16 +189,18 @@ class ShardedReplay:
     def _return_rows(self) -> None:
         agent = self._agent
         for shard, rows, error in self._all_rows():
-            restored = shard.restored_rows() if rows is None else None
+            restored = 0
+            if rows is None and (rows := shard.restored_rows()) is not None:
+                restored = len(rows["rows"])
             try:
-                if (found := restored if rows is None else rows) is not None:
-                    agent.replay.append(found)
+                if rows is not None:
+                    agent.replay.append(rows)
             except ValueError as no_memory:
-                error, restored = no_memory, None
+                error, restored = no_memory, 0
             if error is not None:
                 warnings.warn(
                     f"The rows of replay shard {shard.number} could not be moved back into the agent's replay buffer: "
-                    f"{error} {0 if restored is None else len(restored['rows'])} rows were restored from a checkpoint.",
+                    f"{error} {restored} rows were restored from a checkpoint.",
                     stacklevel=3,
                 )
         if agent.data.observation_statistics is not None:
@@ -212,17 +210,33 @@ class ShardedReplay:
         """Return the result of a call of a shard.
 
         Raises:
-            Exception: one of `LOST_OR_TIMEOUT_ERRORS` if the shard does not reply. If it died, another one has taken
-                its place.
+            ActorUnavailableError: the shard does not reply. If it died, another one has taken its place.
+            GetTimeoutError: there was no result after `timeout` seconds.
         """
         try:
             return ray.get(reference, timeout=timeout)
-        except ActorDiedError as error:
-            if error.actor_init_failed:
-                raise
-            if shard in self.shards:
+        except RayError as error:
+            has_died = isinstance(error, ActorDiedError) and not error.actor_init_failed
+            if has_died and shard in self.shards:
                 self._replace(shard)
-            raise ActorUnavailableError(str(error), None) from error
+            if has_died or is_process_lost(error):  # a chunk may be lost with the node of its worker
+                raise ActorUnavailableError(str(error), None) from error
+            raise
+
+    def _results(self, calls: dict[Any, ShardHandle], timeout: float, count: int | None = None) -> dict[Any, Any]:
+        """Wait for the results of some calls; those of shards that are lost are None.
+
+        Args:
+            calls: the shard of each call, by the object reference of its result.
+            timeout: seconds to wait.
+            count: the number of results to wait for, or None for all.
+        """
+        results = {}
+        for reference in ray.wait(list(calls), num_returns=count or len(calls), timeout=timeout)[0] if calls else ():
+            results[reference] = None
+            with contextlib.suppress(ActorUnavailableError):
+                results[reference] = self._result(calls[reference], reference)
+        return results
 
     def _replace(self, shard: ShardHandle) -> None:
         """Start another shard with the rows of the newest checkpoint. Chunks that were not stored are lost."""
@@ -258,11 +272,9 @@ class ShardedReplay:
 
     def _confirm(self, shard: ShardHandle, timeout: float = 0.0) -> None:
         """Find out which chunks a shard has stored; wait for all of them for some seconds."""
-        calls = list(shard.unconfirmed)
-        for reference in ray.wait(calls, num_returns=len(calls), timeout=timeout)[0] if calls else ():
+        for reference, rows in self._results(dict.fromkeys(shard.unconfirmed, shard), timeout).items():
             del shard.unconfirmed[reference]
-            with contextlib.suppress(*PROCESS_LOST_ERRORS):
-                shard.rows = self._result(shard, reference)
+            shard.rows = shard.rows if rows is None else rows
 
     # Sampling.
 
@@ -280,17 +292,15 @@ class ShardedReplay:
         for _ in self.shards:
             if not self._requested:
                 self._request_block(update)
-            for reference in ray.wait(list(self._requested), num_returns=1, timeout=SAMPLE_TIMEOUT)[0]:
+            for reference, block in self._results(self._requested, SAMPLE_TIMEOUT, count=1).items():
                 shard = self._requested.pop(reference)
                 self._idle.append(shard.number)
-                with contextlib.suppress(*PROCESS_LOST_ERRORS):
-                    block: SampledBlock | None = self._result(shard, reference)
-                    if block is not None:
-                        if block.observation_statistics is not None:
-                            self._statistics[shard] = block.observation_statistics
-                        self._block_actor = shard.actor
-                        self._request_block(update + BLOCK_SIZE)
-                        return block
+                if block is not None:
+                    if block.observation_statistics is not None:
+                        self._statistics[shard] = block.observation_statistics
+                    self._block_actor = shard.actor
+                    self._request_block(update + BLOCK_SIZE)
+                    return block
             self._request_block(update)  # from another shard: this one is slow, lost or empty
         time.sleep(RETRY_INTERVAL)
         return None
@@ -340,12 +350,8 @@ class ShardedReplay:
         """
         deadline = time.monotonic() + worker_pool.STARTUP_SECONDS
         while time.monotonic() < deadline:
-            pending = {shard.actor.return_range.remote(): shard for shard in self.shards}
-            ranges = []
-            for reference in ray.wait(list(pending), num_returns=len(pending), timeout=SAMPLE_TIMEOUT)[0]:
-                with contextlib.suppress(*PROCESS_LOST_ERRORS):
-                    ranges.append(self._result(pending[reference], reference))
-            found = [each for each in ranges if each is not None]
+            calls = {shard.actor.return_range.remote(): shard for shard in self.shards}
+            found = [each for each in self._results(calls, SAMPLE_TIMEOUT).values() if each is not None]
             if found:
                 lows, highs = zip(*found, strict=True)
                 return min(lows), max(highs)
@@ -373,19 +379,17 @@ class ShardedReplay:
 
     def _all_rows(self) -> Iterator[tuple[ShardHandle, dict[str, Any] | None, Exception | None]]:
         """Yield each shard with its rows, or with None and the error if it does not reply within a short time."""
-        sizes = {shard.actor.size.remote(): shard for shard in self.shards}
-        replies, _ = ray.wait(list(sizes), num_returns=len(sizes), timeout=CHECKPOINT_TIMEOUT)
-        for reference, shard in sizes.items():
-            rows, error = None, None
+        calls = {shard.actor.size.remote(): shard for shard in self.shards}
+        sizes = self._results(calls, CHECKPOINT_TIMEOUT)
+        for reference, shard in calls.items():
             try:
-                if reference not in replies:
+                if sizes.get(reference) is None:
                     raise GetTimeoutError(f"It did not reply within {CHECKPOINT_TIMEOUT:g} seconds.")
-                size = self._result(shard, reference) * self._row_bytes
-                timeout = CHECKPOINT_TIMEOUT + size / MIN_TRANSFER_RATE
+                timeout = CHECKPOINT_TIMEOUT + sizes[reference] * self._row_bytes / MIN_TRANSFER_RATE
                 self._confirm(shard, timeout)
-                rows = self._result(shard, shard.actor.segment.remote(), timeout)
-            except LOST_OR_TIMEOUT_ERRORS as lost:
-                error = lost
+                rows, error = self._result(shard, shard.actor.segment.remote(), timeout), None
+            except (ActorUnavailableError, GetTimeoutError) as lost:
+                rows, error = None, lost
             yield shard, rows, error
 
     def on_saved(self, directory: Path) -> None:

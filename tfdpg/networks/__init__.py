@@ -3,10 +3,9 @@
 Networks receive raw observations and actions in the environment's units, and rescale them internally.
 """
 
-from tfdpg.networks.actor import CompiledActor, PolicyInference, flat_weights
+from tfdpg.networks.actor import PolicyInference, flat_weights
 from tfdpg.networks.builders import check_encoder, check_given, critic_network, policy_network
 from tfdpg.networks.critics import Critics, per_critic
-from tfdpg.networks.custom import check_critics, check_separate, check_width
 from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.embeddings import (
@@ -36,7 +35,6 @@ from tfdpg.networks.tensors import (
     in_half_precision,
     network_inputs,
     smallest,
-    unpack_observation,
     unpack_transitions,
 )
 
@@ -69,13 +67,9 @@ __all__ = [
     "critic_network",
     "numpy_policy",
     "bounded",
-    "check_critics",
     "check_device",
     "check_encoder",
-    "check_separate",
-    "check_width",
     "chosen_actions",
-    "CompiledActor",
     "encoder",
     "flat_values",
     "flat_weights",
@@ -96,7 +90,6 @@ __all__ = [
     "stateless_normal",
     "stateless_uniform",
     "unpack_sequences",
-    "unpack_observation",
     "unpack_transitions",
     "numpy_critic",
 ]

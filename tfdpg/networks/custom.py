@@ -33,8 +33,7 @@ def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] 
         if head is None:
             check_width(spec, name, q, takes_action=True, width=None)
             continue
-        observation, action = _zeros(spec)
-        _output_shape(name, q, [observation, action])
+        _output_shape(spec, name, q, takes_action=True)
         if not isinstance(head_of(q), head):
             layer = f"tfdpg.networks.{head.__name__}"
             raise ValueError(f"`{name}` must end in a {layer} layer. Received: {q.layers[-1]}")
@@ -64,8 +63,7 @@ def check_width(spec: Spec, name: str, network: keras.Model, takes_action: bool,
     Raises:
         ValueError: The network cannot be called, or returns another shape.
     """
-    observation, action = _zeros(spec)
-    shape = _output_shape(name, network, [observation, action] if takes_action else observation)
+    shape = _output_shape(spec, name, network, takes_action)
     if shape not in ({(_BATCH,), (_BATCH, 1)} if width is None else {(_BATCH, width)}):
         wanted = "(batch,) or (batch, 1)" if width is None else f"(batch, {width})"
         raise ValueError(f"`{name}` must return shape {wanted}. Received: {_with_batch(shape)}")
@@ -191,9 +189,11 @@ def _zeros(spec: Spec) -> tuple[object, tf.Tensor]:
     return network_inputs(spec, leaves), tf.zeros((_BATCH, spec.act_dim))
 
 
-def _output_shape(name: str, network: keras.Model, inputs: object) -> tuple[int, ...]:
+def _output_shape(spec: Spec, name: str, network: keras.Model, takes_action: bool) -> tuple[int, ...]:
     if not isinstance(network, keras.Model):
         raise reject(name, "a keras.Model", network)
+    observation, action = _zeros(spec)
+    inputs = [observation, action] if takes_action else observation
     shapes = keras.tree.map_structure(lambda x: _with_batch(x.shape), inputs)
     if unused := unused_keys(network, inputs):
         accept_unused_keys(network)

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium as gym
 import numpy as np
 
-from tfdpg.acting import BehaviourPolicy, ForwardPass, GreedyPolicy, RecurrentSpec, RecurrentState
+from tfdpg.acting import BehaviourPolicy, ForwardPass, GreedyPolicy, RecurrentSpec
 from tfdpg.arguments import positive_int, reject, shown
 from tfdpg.environments import opened
 from tfdpg.spec import Packed, Spec
@@ -108,7 +108,8 @@ class EvaluationPolicy(GreedyPolicy):
         self._factor = factor
         self._rng = np.random.default_rng(stream(Purpose.EVALUATION, seed))
 
-    def _act(self, packed: Packed) -> np.ndarray:
+    def act(self, packed: Packed) -> np.ndarray:
+        """Return actions with exploration, `[batch, *act_shape]`, and advance the recurrent state."""
         return self.spec.to_user(self._behaviour.explore(packed, self._factor, self._rng))
 
     def _end(self, ended: np.ndarray) -> None:
@@ -227,8 +228,9 @@ def predict(spec: Spec, recurrent_spec: RecurrentSpec | None, forward: ForwardPa
         forward: from packed observations to actions, with the new state behind them.
         observations: one or a batch, or sequences.
     """
+    policy = GreedyPolicy(spec, recurrent_spec, forward)
     if recurrent_spec is None:
-        return GreedyPolicy(spec, None, forward)(observations)
+        return policy(observations)
     if recurrent_spec.uses_reward:
         raise ValueError(
             "`predict` takes observations only, but this recurrent policy also receives rewards. Use `agent.policy()`, "
@@ -241,12 +243,8 @@ def predict(spec: Spec, recurrent_spec: RecurrentSpec | None, forward: ForwardPa
         )
     packed, leading = spec.pack_steps(observations)
     rows = [part.reshape(-1, leading[-1], part.shape[1]) for part in packed]
-    state = RecurrentState(recurrent_spec)
-    actions = []
-    for t in range(leading[-1]):
-        actions.append(state.forward(forward, tuple(part[:, t] for part in rows)))
-        state.record_step(actions[-1])
-    return spec.shaped(np.stack(actions, axis=1).reshape(*leading, spec.act_dim))
+    actions = [policy.act(tuple(part[:, t] for part in rows)) for t in range(leading[-1])]
+    return np.stack(actions, axis=1).reshape(*leading, *spec.act_shape)
 
 
 def summarise(episodes: Sequence[Episode], goals: bool = False) -> dict[str, float]:
