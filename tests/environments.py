@@ -48,6 +48,22 @@ class Counter(gym.Env):
         return {"position": position, "phase": 1 + self.t % 3} if self.as_dict else position
 
 
+class Machine(Counter):
+    """A real machine, which counts its instances and the actions that it executed."""
+
+    is_real = True
+    instances = 0
+    steps = 0
+
+    def __init__(self):
+        super().__init__(10, "truncated")
+        Machine.instances += 1
+
+    def step(self, action):
+        Machine.steps += 1
+        return super().step(action)
+
+
 class Distances(Counter):
     """One feature of its observations is large."""
 
@@ -162,4 +178,5 @@ class Reach(gym.Env):
         return {"observation": self.position, "achieved_goal": self.position, "desired_goal": self.goal}
 
 
+gym.register("tfdpg-test/Machine-v0", Machine)
 gym.register("tfdpg-test/Reach-v0", Reach)

@@ -153,6 +153,14 @@ def place_of(error: BaseException) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
+def is_real(env: Any) -> bool:
+    """Return whether an environment is a real machine: its unwrapped environment has an attribute `is_real` = True.
+
+    Of a real machine, only one instance is ever made, and recorded actions are never repeated.
+    """
+    return bool(getattr(env.unwrapped, "is_real", False))
+
+
 @contextlib.contextmanager
 def opened(env: Any) -> Iterator[Any]:
     """Yield an environment. An id is made into an environment, which is closed at the end."""

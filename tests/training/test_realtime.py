@@ -16,7 +16,9 @@ from tensorflow.python.framework.func_graph import FuncGraph
 
 import tfdpg
 from tests.agents.roster import SMALL, brief, parametrize_agents
-from tests.environments import Counter
+from tests.commands import QUIET, TINY
+from tests.environments import Counter, Machine
+from tfdpg import cli
 from tfdpg.replay import TransitionLayout
 
 pytestmark = brief
@@ -232,3 +234,28 @@ def test_options_of_a_real_machine_are_refused_elsewhere():
     agent.data.actor._numpy_policy = None
     with pytest.raises(ValueError, match="`realtime` needs a policy that acts in NumPy"):
         agent.fit(Counter(), **RUN)
+
+
+@pytest.mark.parametrize("flags", [[], ["--realtime"]])
+def test_tfdpg_train_makes_one_machine_and_repeats_no_action_of_it(tmp_path, capsys, monkeypatch, flags):
+    monkeypatch.setattr(Machine, "instances", 0)
+    monkeypatch.setattr(Machine, "steps", 0)
+    words = ["--env", "tests.environments:tfdpg-test/Machine-v0", *TINY, *QUIET, "--steps-per-epoch", "25"]
+    assert cli.main(["train", "ddpg", *words, *flags, "--epochs", "2", "--run-dir", str(tmp_path)]) == 0
+    assert (Machine.instances, Machine.steps) == (1, 50)
+    run = tmp_path / "seed-0"
+    assert tfdpg.load(run / "best").metadata["scores"] == {"return": 55}
+    assert cli.main(["train", "--resume", str(run), "--epochs", "3"]) == 0
+    assert (Machine.instances, Machine.steps) == (2, 75)  # another process would make its first
+    assert tfdpg.load_agent(run / "checkpoints/75").env_steps == 75
+    assert "75" in capsys.readouterr().out
+
+
+def test_a_machine_has_no_rollout_workers(tmp_path, capsys):
+    words = ["--env", "tests.environments:tfdpg-test/Machine-v0", "--actors", "1", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["train", "ddpg", *words]) == 1
+    assert "tfdpg: `--actors` makes several instances of tests.environments" in capsys.readouterr().err
+    words[1] = "tests.environments:tfdpg-test/Counter-v0"
+    assert cli.main(["train", "ddpg", *words, "--realtime"]) == 1
+    assert "`realtime` does nothing where rollout workers act in processes" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -36,9 +36,9 @@ from tfdpg.agents.options import ExportOptions
 from tfdpg.cli import ownership, run_lock
 from tfdpg.cli import run_paths as paths
 from tfdpg.cli.run_options import RunConfig, objects_of, read_run, resume_command, train_command
-from tfdpg.distributed.options import Distribution
+from tfdpg.distributed.options import DistributedFitOptions
 from tfdpg.distributed.plan import check, policy_for_workers, require_ray
-from tfdpg.environments import check_followed, check_trusted, make, make_envs
+from tfdpg.environments import check_followed, check_trusted, is_real, make, make_envs
 from tfdpg.files import CHECKPOINT, CheckpointError
 from tfdpg.imports import call_for, import_user_module, shadowed, user_directories, user_modules
 from tfdpg.options import Structural
@@ -80,8 +80,8 @@ def start(directory: Path, config: RunConfig, began: float, overwrite: bool = Fa
     paths.check_free(directory, overwrite)
     env = _make_env(config)
     agent = _new_agent(config, env)
-    _check_distributed(config, agent)
-    callbacks = _callbacks(directory, config, began, is_own=True)
+    _check_distributed(config, agent, env)
+    callbacks = _callbacks(directory, config, env, began, is_own=True)
     files.make_directory(directory.parent)
     if overwrite and paths.is_run(directory):
         with run_lock.held(directory):
@@ -129,11 +129,13 @@ def _own_objects(reference: str, agent: str, spec: Spec) -> dict[str, Any]:
     return objects
 
 
-def _check_distributed(config: RunConfig, agent: Agent) -> None:
+def _check_distributed(config: RunConfig, agent: Agent, env: Any) -> None:
     """Check the options of distributed training before anything is written."""
     if config.distributed is None:
         return
-    distribution = Distribution(**config.distributed)
+    if is_real(env):
+        raise ValueError(f"`--actors` makes several instances of {config.env}, which is a real machine (`is_real`).")
+    distribution = DistributedFitOptions(**config.fit_options, **config.distributed)
     if config.num_envs != 1:
         raise ValueError(
             "`--num-envs` and `--actors` exclude each other, because each worker has one environment. Received: "
@@ -147,20 +149,28 @@ def _check_distributed(config: RunConfig, agent: Agent) -> None:
     check_joinable(distribution.ray_address)
 
 
-def _callbacks(directory: Path, config: RunConfig, began: float, is_own: bool) -> list[keras.callbacks.Callback]:
+def _is_real(config: RunConfig, env: Any) -> bool:
+    """Whether the run trains on a real machine, of which there is one instance, and which is not evaluated on."""
+    return bool(config.fit_options.get("realtime")) or is_real(env)
+
+
+def _callbacks(
+    directory: Path, config: RunConfig, env: Any, began: float, is_own: bool
+) -> list[keras.callbacks.Callback]:
+    score = "return" if _is_real(config, env) else "val_return"
     checkpoint = _SignedCheckpoint if is_own else Checkpoint
     callbacks = [
         ProgressLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
         ScalarWriter(directory / "tensorboard", config.write_interval),
         StepFile(directory / TRAINED, began),
-        ExportBest(directory / "best"),
+        ExportBest(directory / "best", score),
         # The checkpoint is last. If the process is killed before it is saved, the resumed run removes or repeats what
         # the other callbacks wrote in this epoch.
         checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
     ]
     if config.target_return is not None:
-        callbacks.append(StopAtReturn(config.target_return))
+        callbacks.append(StopAtReturn(config.target_return, score))
     return callbacks
 
 
@@ -169,7 +179,7 @@ def _train(
 ) -> None:
     # a worker on a Ray cluster may have another working directory
     make_env = functools.partial(call_for, user_directories(), make, config.env, **config.env_kwargs)
-    validation_env = make_env()
+    validation_env = None if _is_real(config, env) else make_env()
     options: dict[str, Any] = {"validation_env": validation_env, "callbacks": callbacks, **config.fit_options}
     budget = 60 * (config.options.get("minutes") or math.inf)
     if budget < math.inf:
@@ -189,6 +199,8 @@ def _train(
         raise
     finally:
         for each in (env, validation_env):
+            if each is None:
+                continue
             with contextlib.suppress(OSError, EOFError):  # the processes of the sub-environments have ended
                 each.close()
 
@@ -243,7 +255,9 @@ def resume(directory: Path, config: RunConfig, began: float, trusted: bool = Fal
             if is_own:
                 ownership.sign(directory / "run.json")
         config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
-        _train(directory, config, agent, env, _callbacks(directory, config, began - seconds, is_own), began - seconds)
+        _train(
+            directory, config, agent, env, _callbacks(directory, config, env, began - seconds, is_own), began - seconds
+        )
 
 
 def _what_ended(seconds: float, config: RunConfig, agent: Agent) -> list[str]:

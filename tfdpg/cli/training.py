@@ -54,7 +54,8 @@ class TrainingJob(NamedTuple):
 def train(agent: str, arguments: Sequence[str]) -> None:
     """Train one run for each seed."""
     flags, configs = parse_training_flags(agent, arguments)
-    make(flags.env, **configs[0].env_kwargs).close()
+    if len(configs) > 1:  # an environment that cannot be made is reported once
+        make(flags.env, **configs[0].env_kwargs).close()
     default = paths.parent_of(agent, flags.env)
     is_auto = flags.run_dir == Path("auto")
     parent_directory = paths.next_free(default) if is_auto else contextlib.nullcontext(flags.run_dir or default)
@@ -223,6 +224,7 @@ def table(runs: Sequence[tuple[str, Path]], failed: Collection[str] = ()) -> str
 
 
 def _returns(run: Path) -> list[float]:
-    """Return the evaluation returns of a run, in order; epochs without an evaluation are left out."""
-    values = files.read_numbers(run / "progress.csv").get("val_return", [])
+    """Return the evaluation returns of a run, or on a real machine those of training; epochs without one are left out."""
+    columns = files.read_numbers(run / "progress.csv")
+    values = columns.get("val_return", columns.get("return", []))
     return [value for value in values if not math.isnan(value)]

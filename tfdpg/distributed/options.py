@@ -45,3 +45,5 @@ class Distribution(Options, group="rollout workers"):
 
 class DistributedFitOptions(Distribution, FitOptions):
     """The options of `tfdpg.distributed.fit`."""
+
+    unused = {"realtime": "rollout workers act in processes of their own"}

@@ -111,11 +111,14 @@ class StepLoop:
         return self._interrupted.is_set() or self._time_budget.is_up()
 
     def _begin(self) -> Any:
-        """Return the first observations, after replaying the open episodes of an agent that was loaded."""
+        """Return the first observations, after replaying the open episodes of an agent that was loaded.
+
+        On a real machine, these episodes end at their last stored step instead, and new ones begin.
+        """
         collector = self._agent.data.collector
         runner = self._runner
         episodes = collector.open_episodes()
-        if len(episodes) != runner.num_envs:
+        if len(episodes) != runner.num_envs or runner.is_real:
             collector.close_episodes()
             return runner.reset()
         observation, mismatches = runner.replay_episodes(episodes)

@@ -80,7 +80,7 @@ class Checkpoint(AgentCallback):
     def _save(self) -> None:
         self.agent.learner.synchronize()
         captured = checkpoint.capture(self.agent)
-        now = captured.env_steps, self.agent.updates
+        now = captured.env_steps, self.agent.updates, self.agent.epoch
         if now == self._saved:
             return
         directory = self.directory / str(captured.env_steps)

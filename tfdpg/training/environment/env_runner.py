@@ -15,6 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from tfdpg.arguments import warn
 from tfdpg.compat.gymnasium import awaits_replies
+from tfdpg.environments import is_real
 from tfdpg.findings import malformed_reset, step_limit
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
@@ -168,6 +169,7 @@ class EnvRunner:
         watch: finds out whether others have called the environment; None does not.
 
     Attributes:
+        is_real: whether the environment is a real machine.
         interventions: the number of steps that an operator made.
         is_endless: whether an episode has lasted `LONG_EPISODE` steps, and no limit ends it.
 
@@ -189,6 +191,7 @@ class EnvRunner:
         self._is_vector = isinstance(env, gym.vector.VectorEnv)
         if self._is_vector:
             check_partial_reset(env)
+        self.is_real = is_real(env)
         self.num_envs: int = env.num_envs if self._is_vector else 1
         self._max_ep_len = max_ep_len
         self._longest = LONG_EPISODE if max_ep_len is None else max_ep_len
