@@ -43,6 +43,8 @@ class Within(NamedTuple):
         """
         if kind is int and self.low == 1:
             return "a positive integer"
+        if self.is_open and self.is_open_above:
+            return f"a number above {self.low:g} and below {self.high:g}"
         if self.is_open:
             return f"a number above {self.low:g}" + (", or infinity" if self.may_be_infinite else "")
         noun = "an integer" if kind is int else "a finite number"
@@ -55,6 +57,7 @@ Natural = Annotated[int, Within(0)]
 Count = Annotated[int, Within(1)]
 Fraction = Annotated[float, Within(0, 1)]
 FractionBelowOne = Annotated[float, Within(0, 1, is_open_above=True)]
+Share = Annotated[float, Within(0, 1, is_open=True, is_open_above=True)]
 NonNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, is_open=True)]
 PositiveOrInfinite = Annotated[float, Within(0, is_open=True, may_be_infinite=True)]

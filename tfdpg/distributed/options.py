@@ -46,4 +46,7 @@ class Distribution(Options, group="rollout workers"):
 class DistributedFitOptions(Distribution, FitOptions):
     """The options of `tfdpg.distributed.fit`."""
 
-    unused = {"realtime": "rollout workers act in processes of their own"}
+    unused = {
+        "realtime": "rollout workers act in processes of their own",
+        "demonstrations": "rollout workers collect: only `Agent.fit` mixes minibatches",
+    }

@@ -316,10 +316,10 @@ class ReplayBuffer:
         self.current = self.newest = self.episode_start = np.empty(0, np.int64)
         self._create_arrays(0, None)
 
-    def like(self, replay_size: int) -> "ReplayBuffer":
-        """Return an empty buffer for the same rows, in memory."""
+    def like(self, replay_size: int, in_memory: bool = True) -> "ReplayBuffer":
+        """Return an empty buffer for the same rows, in memory or where this one is."""
         other = copy.copy(self)
-        other._directory = None
+        other._directory = None if in_memory else self._directory
         other.replay_size = replay_size
         other.clear()
         return other

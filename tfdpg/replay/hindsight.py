@@ -171,7 +171,7 @@ class Hindsight:
         self._buffer = buffer
         self._strategy = strategy
         self._ratio = ratio
-        self._seed = seed
+        self.seed = seed
         self._episodes = EpisodeIndex(buffer)
         self.functions: GoalFunctions | None = None
         self._has_checked_rewards = False
@@ -184,7 +184,7 @@ class Hindsight:
         if not self._has_checked_rewards and self.functions is not None:
             self._has_checked_rewards = True
             self._check_rewards(slots.ravel()[:COMPARED_ROWS])
-        words = random_words((self._seed, GOAL_STREAMS), update, slots.shape)
+        words = random_words((self.seed, GOAL_STREAMS), update, slots.shape)
         is_relabelled = (words >> np.uint64(11)) * 2.0**-53 < self._ratio
         return self.relabel(slots, is_relabelled, self.sample_goals(update, slots, is_relabelled))
 
@@ -242,7 +242,7 @@ class Hindsight:
         wanted = wanted.copy()
         attempt = 1
         while wanted.any():
-            words = random_words((self._seed, GOAL_STREAMS + attempt), update, slots.shape)[wanted]
+            words = random_words((self.seed, GOAL_STREAMS + attempt), update, slots.shape)[wanted]
             low = after[wanted]
             count = (last[wanted] - low).astype(np.uint64)
             drawn = low + 1 + ((words >> np.uint64(32)) * count >> np.uint64(32)).astype(np.int64)

@@ -58,9 +58,13 @@ class MinibatchBuilder:
             ValueError: The replay buffer holds no transition.
         """
         rows, weights = self.sampler.sample(update, count)
+        return self.pack_sampled(update, rows, weights), rows
+
+    def pack_sampled(self, update: int, rows: np.ndarray, weights: np.ndarray | None) -> Packed:
+        """Pack minibatches of rows that were sampled for the updates after the first `update`, with new goals."""
         if self.hindsight is None:
-            return self.pack(rows, weights), rows
-        return self.pack(rows, weights, self.hindsight(update, rows)), rows
+            return self.pack(rows, weights)
+        return self.pack(rows, weights, self.hindsight(update, rows))
 
     def pack(self, rows: np.ndarray, weights: np.ndarray | None = None, relabelled: Relabelled | None = None) -> Packed:
         """Pack minibatches of given rows.

@@ -51,7 +51,7 @@ class EpochSampler(Sampler):
 
     def updates_due(self, credit: int) -> int:
         """Return the number of updates of complete passes; 0 if the schedule provides no update."""
-        return self._epochs * int(min(len(self.buffer) // self._batch_size, self._limit)) if credit else 0
+        return self._epochs * int(min(len(self.buffer) // self.batch_size, self._limit)) if credit else 0
 
     def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
         """Sample the next minibatches; weights are None, which stands for 1.
@@ -59,10 +59,9 @@ class EpochSampler(Sampler):
         Raises:
             ValueError: The replay buffer holds fewer transitions than a minibatch.
         """
-        sampled = np.empty((minibatches, self._batch_size), np.int64)
+        sampled = np.empty((minibatches, self.batch_size), np.int64)
         for i in range(minibatches):
-            # a row without successor was overwritten after the pass began
-            if not len(self._remaining) or (self.buffer.successor[self._remaining[0]] == NONE).any():
+            if not self._has_next:
                 self._remaining = self._new_epoch(update + i)
             sampled[i] = self._remaining[0]
             self._remaining = self._remaining[1:]
@@ -74,22 +73,28 @@ class EpochSampler(Sampler):
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Restore the result of `state`; with another `batch_size` or `replay_size`, a new pass begins."""
-        rest = state.get("rest_of_pass", self._remaining)
-        if rest.shape[1] == self._batch_size and state.get("rest_of_size") == self.buffer.replay_size:
-            self._remaining = rest
+        if state.get("rest_of_size") == self.buffer.replay_size:
+            self._remaining = state.get("rest_of_pass", self._remaining)
+
+    @property
+    def _has_next(self) -> bool:
+        """Whether the pass has a next minibatch. A row without successor was overwritten after the pass began."""
+        rest = self._remaining
+        is_left = len(rest) > 0 and rest.shape[1] == self.batch_size
+        return is_left and not (self.buffer.successor[rest[0]] == NONE).any()
 
     def _new_epoch(self, update: int) -> np.ndarray:
         rows = self.buffer.transition_slots()
-        count = int(min(len(rows) // self._batch_size, self._limit))
+        count = int(min(len(rows) // self.batch_size, self._limit))
         if count == 0:
             raise ValueError(
-                f"The replay buffer must hold at least one minibatch of batch_size={self._batch_size} transitions. "
+                f"The replay buffer must hold at least one minibatch of batch_size={self.batch_size} transitions. "
                 f"Received: {len(rows)} transitions"
                 if len(rows)
                 else EMPTY_REPLAY
             )
-        order = np.random.Generator(np.random.Philox(key=np.array([self._seed, update], np.uint64))).permutation(rows)
-        return order[: count * self._batch_size].reshape(count, self._batch_size)
+        order = np.random.Generator(np.random.Philox(key=np.array([self.seed, update], np.uint64))).permutation(rows)
+        return order[: count * self.batch_size].reshape(count, self.batch_size)
 
 
 class PrioritizedSampler(Sampler):
@@ -142,7 +147,7 @@ class PrioritizedSampler(Sampler):
         self._alpha = real("alpha", alpha, 0, 1)
         self._beta = real("beta", beta, 0, 1)
         self._beta_steps = None if beta_steps is None else positive_int("beta_steps", beta_steps)
-        self._normalize_weights = normalize_weights
+        self.normalize_weights = normalize_weights
         self._forget()
 
     def _forget(self) -> None:
@@ -173,13 +178,13 @@ class PrioritizedSampler(Sampler):
         if period is not None and update // period > self._reduced_at // period:
             self._reduced_at = update
             self._max_priority = float(self._priorities.max())
-        shape = minibatches, self._batch_size
-        uniform = (random_words((self._seed, 0), update, shape) >> np.uint64(11)) * 2.0**-53
+        shape = minibatches, self.batch_size
+        uniform = (random_words((self.seed, 0), update, shape) >> np.uint64(11)) * 2.0**-53
         slots = self._locate(((np.arange(shape[1]) + uniform) * (total / shape[1])).ravel())
         probability = self._priorities.ravel()[slots].reshape(shape) / total
         beta = np.array([self.beta(update + i) for i in range(minibatches)])[:, None]
         weights = (len(self.buffer) * probability) ** -beta
-        if self._normalize_weights:
+        if self.normalize_weights:
             weights /= weights.max(axis=1, keepdims=True)
         return slots.reshape(shape), weights.astype(np.float32)
 

@@ -14,15 +14,19 @@ class Sampler:
         batch_size: rows in a minibatch.
 
     Attributes:
+        seed: as given.
+        batch_size: as given. It may change between two calls of `sample`.
         uses_td_errors: whether `update_priorities` uses the TD errors of selected rows.
+        normalize_weights: whether weights are divided by the largest one of their minibatch.
     """
 
     uses_td_errors: bool = False
+    normalize_weights: bool = False
 
     def __init__(self, buffer: ReplayBuffer, seed: int, batch_size: int):
         self.buffer = buffer
-        self._seed = seed
-        self._batch_size = batch_size
+        self.seed = seed
+        self.batch_size = batch_size
 
     def updates_due(self, credit: int) -> int:
         """Return the number of updates of an update phase, given that of the schedule, which it is by default."""
@@ -52,7 +56,7 @@ class UniformSampler(Sampler):
 
     def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
         """Sample minibatches; weights are None, which stands for 1."""
-        return uniform_rows(self.buffer, self._seed, update, minibatches, self._batch_size), None
+        return uniform_rows(self.buffer, self.seed, update, minibatches, self.batch_size), None
 
 
 def uniform_rows(buffer: ReplayBuffer, seed: int, update: int, minibatches: int, batch_size: int) -> np.ndarray:

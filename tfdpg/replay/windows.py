@@ -46,12 +46,12 @@ class WindowSampler(Sampler):
             return 0
         starts = newest_starts(self.buffer, self._steps, self._seen) if self._newest else np.empty(0, np.int64)
         self._seen = self.buffer.added
-        minibatches = -(-len(starts) // self._batch_size)
-        self._pending = np.full((minibatches, self._batch_size), NONE)
+        minibatches = -(-len(starts) // self.batch_size)
+        self._pending = np.full((minibatches, self.batch_size), NONE)
         self._pending.flat[: len(starts)] = starts
         if self.buffer.size < self._start:
             return minibatches
-        random = np.random.default_rng(stream(Purpose.UPDATE_PHASES, self._seed, self.buffer.added))
+        random = np.random.default_rng(stream(Purpose.UPDATE_PHASES, self.seed, self.buffer.added))
         return minibatches + int(random.poisson(self._ratio))
 
     def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
@@ -67,8 +67,9 @@ class WindowSampler(Sampler):
         newest = self._pending[:minibatches]
         self._pending = self._pending[minibatches:]
         others = minibatches - len(newest)
-        sampled = uniform_rows(self.buffer, self._seed, update + len(newest), others, self._batch_size)
-        return window_rows(self.buffer, np.concatenate([newest, sampled]), self._steps), None
+        sampled = uniform_rows(self.buffer, self.seed, update + len(newest), others, self.batch_size)
+        starts = np.concatenate([newest, sampled]) if len(newest) else sampled
+        return window_rows(self.buffer, starts, self._steps), None
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the number of rows before the last update phase; random samples depend only on the update counter."""

@@ -12,7 +12,7 @@ from tfdpg.acting import BehaviourPolicy, RecurrentState, RunningStatistics
 from tfdpg.compat.keras import flatten_layers
 from tfdpg.components import Declaration, Networks, PolicySpec
 from tfdpg.networks import Normalizer, PolicyInference, numpy_policy
-from tfdpg.replay import GoalFunctions, Recorder, ReplayBuffer, TimeSteps
+from tfdpg.replay import Demonstrations, GoalFunctions, Recorder, ReplayBuffer, TimeSteps, return_range
 from tfdpg.spec import Packed
 from tfdpg.training.environment.collector import Collector
 
@@ -35,6 +35,8 @@ class AgentData:
         replay: the replay buffer.
         may_grow: whether `fit_offline` makes the replay buffer larger if its data does not fit.
         minibatch_builder: samples minibatches from the replay buffer.
+        demonstrations: what minibatches are mixed with in this `fit`; None outside of it, or if there are none.
+        demonstrations_state: the state of those of the last `fit`, as arrays; empty if there were none.
         make_minibatch_builder: makes another such object for any replay buffer.
         pack: makes a packed minibatch of the arrays that `Agent.train_on_batch` receives.
         unpack: makes the minibatch that `Agent.update` receives of a packed one.
@@ -60,6 +62,8 @@ class AgentData:
         self.may_grow = not options.is_changed("replay_size")
         self.make_minibatch_builder = minibatches.make_minibatch_builder
         self.minibatch_builder = minibatches.make_minibatch_builder(minibatches.replay)
+        self.demonstrations: Demonstrations | None = None
+        self.demonstrations_state: dict[str, np.ndarray] = {}
         self.pack = minibatches.pack
         self.unpack = minibatches.unpack
         self.batch_elements = minibatches.batch_elements
@@ -110,6 +114,37 @@ class AgentData:
     def is_shared(self) -> bool:
         """Whether two threads use the data."""
         return not isinstance(self.lock, contextlib.nullcontext)
+
+    @contextlib.contextmanager
+    def mixed_with(self, demonstrations: Demonstrations, ratio: float, joins: bool) -> Iterator[None]:
+        """Inside the context, a share of each minibatch are demonstrations, to which steps of an operator may join."""
+        with demonstrations.mixed_with(self.minibatch_builder, ratio):
+            self.demonstrations = demonstrations
+            self.collector.joined = demonstrations if joins else None
+            try:
+                yield
+            finally:
+                self.demonstrations_state = demonstrations.state()
+                self.demonstrations = self.collector.joined = None
+
+    def sample(self, update: int, count: int) -> tuple[Packed, np.ndarray]:
+        """Return packed minibatches `[count, batch, ...]` for the updates after the first `update`, and their slots."""
+        own = self.minibatch_builder
+        return own(update, count) if self.demonstrations is None else self.demonstrations.sample(own, update, count)
+
+    def update_priorities(self, rows: np.ndarray, errors: np.ndarray) -> None:
+        """Update the priorities of sampled rows `[count, batch]` from their TD errors."""
+        own = self.minibatch_builder
+        if self.demonstrations is None:
+            own.update_priorities(rows, errors)
+        else:
+            self.demonstrations.update_priorities(own, rows, errors)
+
+    def return_range(self) -> tuple[float, float]:
+        """Estimate the smallest and the largest return of all transitions; see `tfdpg.replay.return_range`."""
+        builders = [self.minibatch_builder, *(() if self.demonstrations is None else [self.demonstrations.builder])]
+        low, high = zip(*(return_range(builder.buffer, builder.gamma) for builder in builders), strict=True)
+        return min(low), max(high)
 
     def example(self, minibatches: int) -> Packed:
         """Return minibatches of invented transitions, which have the shapes of real ones."""

@@ -15,6 +15,7 @@ from tfdpg.spec import Spec
 from tfdpg.training.callbacks.monitors import as_callback_list, prepare
 from tfdpg.training.callbacks.progress import ProgressBar, resolve
 from tfdpg.training.data.datasets import load_into
+from tfdpg.training.data.demonstrations import demonstrating
 from tfdpg.training.environment.env_runner import EnvRunner
 from tfdpg.training.environment.env_timeout import check_processes, env_timeout
 from tfdpg.training.environment.env_watch import EnvWatch
@@ -50,6 +51,7 @@ def fit(agent: TrainedAgent, env: Any, options: FitOptions) -> keras.callbacks.H
     ):
         check_environments(agent, options.validation_env, env)
         agent.relabel_with(env)
+        resources.enter_context(demonstrating(agent, options))
         watch = EnvWatch(env)
         resources.callback(watch.close)
         resources.enter_context(agent.data.collector.not_watching())

@@ -1,11 +1,11 @@
 """Options of `fit` and `fit_offline`. This module does not import TensorFlow."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from tfdpg.arguments import reject
-from tfdpg.options import OBJECTS, Only, Options
-from tfdpg.ranges import Count, Natural, Positive
+from tfdpg.options import OBJECTS, Group, Only, Options
+from tfdpg.ranges import Count, Natural, Positive, Share
 
 if TYPE_CHECKING:
     import keras
@@ -76,9 +76,24 @@ class FitOptions(TrainingOptions, group="training"):
     """maximum duration of a step or a reset of the environment, in seconds. If it takes longer, its processes are ended
     and training fails. None sets no limit. Requires an AsyncVectorEnv or rollout workers; the limit of a worker is
     `chunk` times as long for a chunk, plus one minute. Evaluation has no limit."""
+    demonstration_ratio: Share = 0.5
+    """share of each minibatch that comes from `demonstrations`, rounded to a number of rows; the others come from the
+    replay buffer."""
+    join_interventions: bool = False
+    """whether the steps that an operator makes, in which `info["intervention"]` is True, join the demonstrations. At
+    most `replay_size` rows of them do. They are stored in the replay buffer in any case."""
+
+    DATA: ClassVar = Group(OBJECTS)
+
+    demonstrations: Any = None
+    """data set from which a share of each minibatch comes, in any form that `fit_offline` takes. It stays apart from
+    the replay buffer. None takes all minibatches from the replay buffer."""
 
     def check(self) -> None:
-        """Reject an `initial_epoch` that is not less than `epochs`."""
+        """Reject an `initial_epoch` that is not less than `epochs`, and options of demonstrations without any."""
+        if self.demonstrations is None:
+            names = "demonstration_ratio", "join_interventions"
+            self.refuse(dict.fromkeys(names, "there are no `demonstrations`"))
         limit = self.epoch_limit
         if limit is not None and self.initial_epoch >= limit:
             raise reject("initial_epoch", f"less than epochs={limit}", self.initial_epoch)

@@ -31,6 +31,8 @@ from tfdpg.training.checkpoints.objects import class_name, from_json, to_json, u
 from tfdpg.training.trained_agent import TrainedAgent
 
 FORMAT = 6
+DEMONSTRATIONS = "demonstrations/"
+"""The prefix of the arrays of `replay.npz` that are the state of demonstrations."""
 
 
 class Saved(NamedTuple):
@@ -253,6 +255,8 @@ def restore(agent: TrainedAgent, saved: Saved, changes: Mapping[str, Any]) -> No
         if agent.replay.added == saved.replay["added"]:
             agent.replay.saved_segments = saved.saved_segments
     agent.data.minibatch_builder.sampler.restore(saved.replay)
+    is_demonstrated = [name for name in saved.replay if name.startswith(DEMONSTRATIONS)]
+    agent.data.demonstrations_state = {n.removeprefix(DEMONSTRATIONS): saved.replay[n] for n in is_demonstrated}
     statistics = agent.data.observation_statistics
     if statistics is not None:
         statistics.restore(saved.replay)
@@ -349,11 +353,13 @@ def saved_options(agent: TrainedAgent) -> dict[str, Any]:
 
 
 def _replay(agent: TrainedAgent) -> dict[str, Any]:
-    """Return the state of the replay buffer and its sampler, without the rows, and the observation statistics."""
+    """Return the state of the replay buffer, of its sampler, of the observation statistics and of demonstrations."""
     state = {} if agent.data.observation_statistics is None else agent.data.observation_statistics.state()
     if agent.learner.remote_replay is None:
         state = segments.state(agent.replay) | agent.data.minibatch_builder.sampler.state() | state
-    return state
+    shown = agent.data.demonstrations
+    demonstrations = agent.data.demonstrations_state if shown is None else shown.state()
+    return state | {DEMONSTRATIONS + name: values for name, values in demonstrations.items()}
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tfdpg.acting import BehaviourPolicy
 from tfdpg.arguments import reject
-from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
+from tfdpg.replay import Demonstrations, Recorder, ReplayBuffer, TimeSteps
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
 from tfdpg.training.environment.env_runner import TRAINING, Episode, OpenEpisode, OpenReturns, reset_seed
@@ -44,6 +44,7 @@ class Collector:
         env_indices: the sub-environments that acted last, `[num_envs]`.
         episodes: the number of episodes begun in each sub-environment with a seed from `next_reset_seed`.
         restored_at: the environment step at which the agent was loaded; None if it was not loaded.
+        joined: the demonstrations to which the steps of an operator are added; None for no such steps.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Collector:
         self._schedule = schedule
         self._recorders = recorders
         self._stores = (replay, *recorders)
+        self.joined: Demonstrations | None = None
         self._behaviour = behaviour
         self._seed = seed
         if reward_shaper is not None and not callable(reward_shaper):
@@ -149,8 +151,12 @@ class Collector:
         truncated: Any,
         final_observation: Any,
         action: Any = None,
+        by_operator: np.ndarray | None = None,
     ) -> Packed | None:
-        """See `Agent.observe`. Return the packed next observations; None if an episode ended or was interrupted."""
+        """See `Agent.observe`. Return the packed next observations; None if an episode ended or was interrupted.
+
+        `by_operator` says in which sub-environments an operator made the step, bool `[num_envs]`; None for none.
+        """
         if self._pending is None:
             raise RuntimeError("observe() must follow act(), once each.")
         interrupted = self._find_interrupted() if self._is_checked else None
@@ -188,6 +194,7 @@ class Collector:
                 values[is_live] for values in (env_indices, steps_to_store, reward, terminated)
             )
             packed = tuple(part[is_live] for part in packed)
+        self._join_demonstrations(by_operator, env_indices, steps_to_store, reward, terminated, packed)
         self._store(env_indices, steps_to_store, reward, terminated, packed)
         self._schedule.count(len(env_indices), any_ended)
         self._pending = None
@@ -224,6 +231,16 @@ class Collector:
         for recorder in self._recorders:
             action = np.clip(steps[:, : self._spec.act_dim], self._spec.low, self._spec.high)
             recorder.add(env_indices, self._spec.rounded(action), *outcome)
+
+    def _join_demonstrations(self, by_operator: np.ndarray | None, env_indices: np.ndarray, *step: Any) -> None:
+        """Add the steps that an operator made to the demonstrations, before the replay buffer gets them."""
+        if self.joined is None:
+            return
+        replay = self._replay
+        rows = replay.current[env_indices]
+        operated = self.env_indices[:0] if by_operator is None else self.env_indices[by_operator]
+        is_joining = np.isin(env_indices, operated) & (rows >= replay.oldest)
+        self.joined.join(is_joining, env_indices, replay.observation(rows % replay.replay_size), *step)
 
     def expect(self, env: Any) -> None:
         """Watch an environment from the first `act` on, unless another one is watched.
@@ -377,7 +394,7 @@ class Collector:
         return OpenEpisode(seed, observations, self._replay.action(slots[:-1]))
 
     def _end(self, env_indices: np.ndarray) -> None:
-        for store in self._stores:
+        for store in self._stores if self.joined is None else (*self._stores, self.joined):
             store.end(env_indices)
         self._open.forget(env_indices)
 

@@ -64,6 +64,7 @@ class Step(NamedTuple):
         truncated: `[num_envs]`, also True where `max_ep_len` truncated the episode.
         final_observation: a batch of observations, or the objects of SAME_STEP mode (see `Spec.pack_final`).
         action: the actions that were really executed, `[num_envs, *act_shape]`; None if they are those that were sent.
+        by_operator: whether an operator made the step, bool `[num_envs]`; None if nobody did.
     """
 
     reward: np.ndarray
@@ -72,6 +73,7 @@ class Step(NamedTuple):
     truncated: np.ndarray
     final_observation: Any
     action: np.ndarray | None = None
+    by_operator: np.ndarray | None = None
 
 
 class Episode(NamedTuple):
@@ -271,8 +273,9 @@ class EnvRunner:
                 truncated = truncated | over
             elif (over & ~terminated & ~truncated).any():
                 self._report_endless()
-        step = Step(reward, observation, terminated, truncated, final, self._executed(action, info))
-        self.interventions += np.count_nonzero(info.get(INTERVENTION, False))
+        by_operator = np.atleast_1d(np.asarray(info[INTERVENTION], bool)) if INTERVENTION in info else None
+        step = Step(reward, observation, terminated, truncated, final, self._executed(action, info), by_operator)
+        self.interventions += 0 if by_operator is None else np.count_nonzero(by_operator)
         any_ended = terminated.any() or truncated.any()
         return step, self._finished_episodes(terminated, truncated, info) if any_ended else []
 

@@ -12,7 +12,6 @@ import tensorflow as tf
 from tfdpg.arguments import natural
 from tfdpg.components import Declaration, Networks
 from tfdpg.networks import FlatState
-from tfdpg.replay import return_range
 from tfdpg.spec import Packed
 from tfdpg.training.agent_data import AgentData
 from tfdpg.training.environment.env_runner import Episode
@@ -385,17 +384,16 @@ class _LocalReplay:
 
     def sample(self, update: int, count: int) -> Packed:
         with self._data.lock:
-            packed, self._rows = self._data.minibatch_builder(update, count)
+            packed, self._rows = self._data.sample(update, count)
         return packed
 
     def update_priorities(self, errors: np.ndarray) -> None:
         with self._data.lock:
-            self._data.minibatch_builder.update_priorities(self._rows, errors)
+            self._data.update_priorities(self._rows, errors)
 
     def return_range(self) -> tuple[float, float]:
-        builder = self._data.minibatch_builder
         with self._data.lock:
-            return return_range(builder.buffer, builder.gamma)
+            return self._data.return_range()
 
 
 def profits_from_flat_state(networks: Networks, data: AgentData) -> bool:
