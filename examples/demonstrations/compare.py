@@ -98,7 +98,7 @@ def train(
     history = agent.fit(make(), epochs=steps // every, steps_per_epoch=every, **data, **monitoring).history
     scores = zip(history["env_steps"], history["val_return"], strict=True)
     return [
-        dict(zip(COLUMNS, (task, episodes if ratio else 0, ratio, seed, step, score), strict=True))
+        dict(zip(COLUMNS, (task, episodes if ratio else 0, ratio, seed, int(step), score), strict=True))
         for step, score in scores
     ]
 

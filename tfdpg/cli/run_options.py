@@ -60,6 +60,9 @@ class Run(Environment, group="run"):
     """number of checkpoints to keep; older ones are removed."""
     write_interval: Count = 250
     """environment steps between two writes of metrics to TensorBoard."""
+    demonstrations: str | None = None
+    """file or directory with the data set from which a share of each minibatch comes, in a form that
+    `agent.fit_offline` takes."""
 
 
 class EnvironmentArguments(Options, group="environment"):
@@ -133,7 +136,8 @@ class RunConfig(Run, group="run"):
     @property
     def fit_options(self) -> dict[str, Any]:
         """The options of `fit`."""
-        return {name: value for name, value in self.options.items() if name in FIT_FLAGS}
+        shown = {} if self.demonstrations is None else {"demonstrations": self.demonstrations}
+        return shown | {name: value for name, value in self.options.items() if name in FIT_FLAGS}
 
     @property
     def agent_options(self) -> dict[str, Any]:
@@ -144,7 +148,8 @@ class RunConfig(Run, group="run"):
     def external_references(self) -> list[str]:
         """The modules, paths and addresses that the run uses only if it is trusted."""
         agent = self.agent if classes.is_external(self.agent) else None
-        named = agent, self.networks, self.options.get("replay_dir"), (self.distributed or {}).get("ray_address")
+        named = agent, self.networks, self.demonstrations, self.options.get("replay_dir")
+        named += ((self.distributed or {}).get("ray_address"),)
         return [*map(str, filter(None, named)), *external_references(self.env, self.env_kwargs)]
 
     def write(self, directory: Path) -> None:
@@ -229,7 +234,8 @@ def train_command(config: RunConfig) -> str:
         for option in options_of(kind):
             value = values.get(option.name, option.default)
             value = tuple(value) if isinstance(value, list) else value
-            if value == option.default or option.name in ("env", "seed", "verbose", "initial_epoch"):
+            is_left_out = option.is_object or option.name in ("env", "seed", "verbose", "initial_epoch")
+            if is_left_out or value == option.default:
                 continue
             flag = option.name.replace("_", "-")
             if option.kind is bool:

@@ -78,6 +78,8 @@ def start(directory: Path, config: RunConfig, began: float, overwrite: bool = Fa
         overwrite: whether to replace an existing run.
     """
     paths.check_free(directory, overwrite)
+    if config.demonstrations is not None and not Path(config.demonstrations).exists():
+        raise FileNotFoundError(f"`--demonstrations` must be a file or a directory. Received: {config.demonstrations}")
     env = _make_env(config)
     agent = _new_agent(config, env)
     _check_distributed(config, agent, env)

@@ -132,15 +132,15 @@ class Demonstrations:
         """
         buffer = self.buffer
         buffer.end(env_indices[~is_joining])
-        if not is_joining.any() or not self._has_room(2 * np.count_nonzero(is_joining)):
+        if not is_joining.any() or not self._has_room(2 * int(is_joining.sum())):
             return
         joining = env_indices[is_joining]
         open_ones = np.flatnonzero(buffer.current != NONE)
         opens = ~np.isin(joining, open_ones)
         if opens.any():
             buffer.begin(joining[opens], tuple(part[is_joining][opens] for part in observation))
-        values = (part[is_joining] for part in (step, reward, terminated))
-        buffer.add(joining, *values, tuple(part[is_joining] for part in next_observation))
+        outcome = reward[is_joining], terminated[is_joining], tuple(part[is_joining] for part in next_observation)
+        buffer.add(joining, step[is_joining], *outcome)
 
     def _has_room(self, rows: int) -> bool:
         """Return whether there is room for more rows; if not for the first time, warn."""
@@ -177,7 +177,7 @@ class Demonstrations:
             self.buffer.current, self.buffer.newest, self.buffer.episode_start = (
                 places[name] for name in ("heads", "newest", "opened")
             )
-        self.builder.sampler.restore(_part(state, SAMPLER))
+        self.builder.sampler.restore(self.buffer.state() | _part(state, SAMPLER))
 
 
 def _part(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -193,5 +193,5 @@ def digest(buffer: ReplayBuffer) -> str:
     """Return a digest of all rows of a replay buffer."""
     digest = hashlib.blake2b(digest_size=8)
     for _, values in sorted(buffer.segment(buffer.oldest, buffer.added).items()):
-        digest.update(np.ascontiguousarray(values))
+        digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
