@@ -70,8 +70,6 @@ class FitOptions(TrainingOptions, group="training"):
     realtime: bool = False
     """whether the environment is a real machine, whose control loop never waits for learning: updates, evaluations,
     callbacks and checkpoints are made in a thread of their own."""
-    safe_action: Annotated[Any, Only(realtime=True)] = None
-    """action that the environment receives at the end of training, in its own shape; None sends none."""
     step_timeout: Positive | None = None
     """maximum duration of a step or a reset of the environment, in seconds. If it takes longer, its processes are ended
     and training fails. None sets no limit. Requires an AsyncVectorEnv or rollout workers; the limit of a worker is
@@ -83,8 +81,10 @@ class FitOptions(TrainingOptions, group="training"):
     """whether the steps that an operator makes, in which `info["intervention"]` is True, join the demonstrations. At
     most `replay_size` rows of them do. They are stored in the replay buffer in any case."""
 
-    DATA: ClassVar = Group(OBJECTS)
+    OBJECTS: ClassVar = Group(OBJECTS)
 
+    safe_action: Annotated[Any, Only(realtime=True)] = None
+    """action that the environment receives at the end of training, in its own shape; None sends none."""
     demonstrations: Any = None
     """data set from which a share of each minibatch comes, in any form that `fit_offline` takes. It stays apart from
     the replay buffer. None takes all minibatches from the replay buffer."""
