@@ -1,11 +1,14 @@
 """Each example does what it says."""
 
+import warnings
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import tfdpg
 from examples import offline, own_loop, own_networks, pixels
+from examples.demonstrations import compare as comparison
 from tests.agents.roster import SMALL, fit_briefly
 
 
@@ -47,3 +50,19 @@ def test_pixels(tmp_path):
     assert frames.size == 3 * 40 * 75 and agent.replay.transitions()["observations"].shape[1:] == frames.shape
     assert frames.min() == 0 and frames.max() == 255  # the sky, and the cart
     assert tfdpg.load(agent.export(tmp_path / "model"))(frames) == agent(frames)
+
+
+def test_controllers_earn_rewards_that_are_rare():
+    means = {task: comparison.demonstrated_return(task, episodes=2, seeds=1) for task in comparison.TASKS}
+    assert means["MountainCarContinuous-v0"] > 85 and means["SparsePendulum"] > 130
+
+
+def test_demonstrations_are_compared(tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison, "RESULTS", tmp_path / "results.csv")
+    for ratio in (0.0, 0.5):
+        short = {"episodes": 1, "every": 20, **SMALL, "run_eagerly": True, "gradient_steps": 1}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            comparison.append(comparison.train("SparsePendulum", 40, ratio, 0, **short))
+    ratios = comparison.curves()["SparsePendulum"]
+    assert [[step for step, _ in seeds[0]] for seeds in ratios.values()] == [[20, 40]] * 2 and ratios.keys() == {0, 0.5}

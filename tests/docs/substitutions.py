@@ -61,6 +61,7 @@ NOT_RUN = {
     "--checkpoint latest --episodes 20": "exports the run of an earlier block",
     "runs/tune-": "uses the trials of an earlier block",
     "serve exported_models": "runs until it is ended",
+    "--demonstrations recordings": "uses the recordings of an earlier block",
     "diagnose runs": "diagnoses the run of another page",
     "sb3/progress.csv": "plots a file of another program",
 }

@@ -14,7 +14,8 @@ from tests.environments import Counter, RandomWalk, Reach
 from tests.training.test_resume import StopAt, assert_equal, trained
 from tfdpg import cli
 from tfdpg.distributed.options import DistributedFitOptions
-from tfdpg.replay import Demonstrations, ReplayBuffer, SequenceLayout, TransitionLayout, transition_minibatches
+from tfdpg.replay import ReplayBuffer, SequenceLayout, TransitionLayout, transition_minibatches
+from tfdpg.replay.demonstrations import Demonstrations
 from tfdpg.training.options import FitOptions
 
 pytestmark = brief

@@ -1,7 +1,6 @@
 """The replay buffer, its samplers, and minibatches of transitions, sequences and windows. NumPy only."""
 
 from tfdpg.replay.buffer import ReplayBuffer, TimeSteps
-from tfdpg.replay.demonstrations import Demonstrations
 from tfdpg.replay.hindsight import ACHIEVED, DESIRED, GoalFunctions
 from tfdpg.replay.minibatches import (
     MakeMinibatchBuilder,
@@ -19,7 +18,6 @@ from tfdpg.replay.windows import WindowLayout
 __all__ = [
     "ACHIEVED",
     "DESIRED",
-    "Demonstrations",
     "GoalFunctions",
     "TransitionLayout",
     "MakeMinibatchBuilder",

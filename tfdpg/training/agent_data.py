@@ -12,7 +12,8 @@ from tfdpg.acting import BehaviourPolicy, RecurrentState, RunningStatistics
 from tfdpg.compat.keras import flatten_layers
 from tfdpg.components import Declaration, Networks, PolicySpec
 from tfdpg.networks import Normalizer, PolicyInference, numpy_policy
-from tfdpg.replay import Demonstrations, GoalFunctions, Recorder, ReplayBuffer, TimeSteps, return_range
+from tfdpg.replay import GoalFunctions, Recorder, ReplayBuffer, TimeSteps, return_range
+from tfdpg.replay.demonstrations import Demonstrations
 from tfdpg.spec import Packed
 from tfdpg.training.environment.collector import Collector
 

@@ -2,7 +2,8 @@
 
     checkpoint.json    class, arguments, spaces, counters, random states; the checksums of all files (`tfdpg.files`)
     variables.npz      weights of networks and their copies, optimizer states
-    replay.npz         the state of the replay buffer and of the sampler, without the rows; observation statistics
+    replay.npz         the state of the replay buffer and of the sampler, without the rows; observation statistics; the
+                       state of demonstrations, without their data
     rows-0.npz, ...    the rows (`tfdpg.replay.segments`); those of replay shards are in replay-0.npz, replay-1.npz, ...
     pi.keras, ...      the custom networks, which cannot be rebuilt from the arguments
 

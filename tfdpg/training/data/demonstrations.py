@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfdpg.replay import Demonstrations
-from tfdpg.replay.demonstrations import joined_rows
+from tfdpg.replay.demonstrations import Demonstrations, joined_rows
 from tfdpg.training.data.datasets import load_into
 from tfdpg.training.options import FitOptions
 from tfdpg.training.trained_agent import TrainedAgent

@@ -11,7 +11,8 @@ import numpy as np
 
 from tfdpg.acting import BehaviourPolicy
 from tfdpg.arguments import reject
-from tfdpg.replay import Demonstrations, Recorder, ReplayBuffer, TimeSteps
+from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
+from tfdpg.replay.demonstrations import Demonstrations
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
 from tfdpg.training.environment.env_runner import TRAINING, Episode, OpenEpisode, OpenReturns, reset_seed

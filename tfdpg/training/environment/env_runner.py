@@ -273,7 +273,9 @@ class EnvRunner:
                 truncated = truncated | over
             elif (over & ~terminated & ~truncated).any():
                 self._report_endless()
-        by_operator = np.atleast_1d(np.asarray(info[INTERVENTION], bool)) if INTERVENTION in info else None
+        by_operator = None
+        if INTERVENTION in info:
+            by_operator = np.broadcast_to(np.asarray(info[INTERVENTION], bool), self.num_envs)
         step = Step(reward, observation, terminated, truncated, final, self._executed(action, info), by_operator)
         self.interventions += 0 if by_operator is None else np.count_nonzero(by_operator)
         any_ended = terminated.any() or truncated.any()
