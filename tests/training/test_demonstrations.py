@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tfdpg
+from examples.sac import SAC
 from tests.agents.roster import ACER, EAGER, SMALL, brief, fit_briefly, parametrize_agents
 from tests.commands import TINY
 from tests.environments import Counter, RandomWalk, Reach
@@ -83,6 +84,41 @@ def test_all_agents(make, tmp_path):
         shown = are_shown(packed)
         shown = shown.any(axis=2) if shown.ndim == 3 else shown
         assert (shown.sum(axis=1) == 4).all()
+
+
+class Camera(Counter):
+    """Observations have an image, and actions are integers."""
+
+    observation_space = gym.spaces.Dict(
+        image=gym.spaces.Box(0, 255, (6, 6, 1), np.uint8), position=gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    )
+    action_space = gym.spaces.Box(-2, 2, (1,), np.int64)
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = Camera.observation_space
+
+    def _observation(self):
+        return {"image": np.full((6, 6, 1), self.t, np.uint8), "position": super()._observation()}
+
+
+@pytest.mark.parametrize(
+    "make, make_env, options",
+    [
+        pytest.param(SAC, Counter, SMALL | EAGER, id="an own file"),
+        pytest.param(tfdpg.TD3, Camera, SMALL | EAGER, id="images and integers", marks=pytest.mark.slow),
+        pytest.param(tfdpg.ACER, lambda: gym.make("CartPole-v1"), ACER, id="discrete", marks=pytest.mark.slow),
+    ],
+)
+def test_own_algorithms_and_other_spaces(make, make_env, options):
+    data, agent = (make(make_env(), **options) for _ in range(2))
+    fit_briefly(data, make_env(), **RUN)
+    taken = watched(agent)
+    fit_briefly(agent, make_env(), **RUN, demonstrations=data)
+    shapes = {tuple(part.shape[1:] for part in packed) for packed in taken}
+    assert agent.updates > 0 and len(shapes) == 1 and {shape[0] for shape in shapes.pop()} == {8}
+    rows = agent.data.demonstrations_state["rows"]
+    assert rows == data.replay.added and agent.replay.added < 2 * RUN["steps_per_epoch"]
 
 
 @pytest.mark.parametrize(
