@@ -224,7 +224,7 @@ def table(runs: Sequence[tuple[str, Path]], failed: Collection[str] = ()) -> str
 
 
 def _returns(run: Path) -> list[float]:
-    """Return the evaluation returns of a run, or those of training on a real machine; epochs without one do not count."""
+    """Return the returns of a run in evaluation, or those of training on a real machine; NaN where there are none."""
     columns = files.read_numbers(run / "progress.csv")
     values = columns.get("val_return", columns.get("return", []))
     return [value for value in values if not math.isnan(value)]

@@ -15,6 +15,7 @@ from tfdpg.networks import Normalizer, PolicyInference, numpy_policy
 from tfdpg.replay import GoalFunctions, Recorder, ReplayBuffer, TimeSteps
 from tfdpg.spec import Packed
 from tfdpg.training.environment.collector import Collector
+from tfdpg.training.lateness import Lateness
 
 EXAMPLE_ROWS = 2000
 """The number of rows of an invented episode, which must be longer than the sequences of minibatches."""
@@ -47,6 +48,7 @@ class AgentData:
         evaluation_actor: computes the outputs of the evaluation policy.
         behaviour: selects actions during collection.
         collector: stores actions with their outcomes.
+        lateness: the times of the steps of a real-time training run; None in other ones.
         lock: held by a thread that reads or changes what the collector changes, while two threads share the data.
     """
 
@@ -78,6 +80,7 @@ class AgentData:
         self.behaviour = BehaviourPolicy(spec, self.actor, declaration.exploration, state)
         acting = self.replay, self.schedule, self.behaviour, options.drawn_seed, options.reward_shaper
         self.collector = Collector(spec, *acting, recorders)
+        self.lateness: Lateness | None = None
         self.lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
     def _inference(self, policy: PolicySpec, networks: Networks) -> PolicyInference:

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from tfdpg.training.environment.env_runner import Episode, Interrupted
+from tfdpg.training.lateness import Lateness
 from tfdpg.training.learning.updates import LARGEST_CHUNK
 from tfdpg.training.step_loop import StepLoop
 
@@ -49,7 +48,7 @@ class RealTimeLoop(StepLoop):
         self._reported: deque[tuple[Episode, int]] = deque()  # episodes, for the agent's functions after an episode
         self._failure: BaseException | None = None  # of the control loop
         self._error: BaseException | None = None  # of the learner's thread
-        self._times: deque[tuple[float, float]] = deque(maxlen=100_000)  # of the calls and returns of `step`
+        self._agent.data.lateness = self._lateness = Lateness()
         self._lag = 0  # updates that are due, and not made yet
         self._wanted = self._made = 0  # updates in this epoch
         self._next_first: int | None = None  # the first step of the next epoch
@@ -100,11 +99,11 @@ class RealTimeLoop(StepLoop):
             with lock:
                 packed = collector.observe(*step)
                 action = None if finished else collector.act(step.next_observation, True, packed)
-            self._times.append((called, returned))
+            self._lateness.add(called, returned)
             self._ended += finished
             self._has_news.set()
             if finished:
-                self._times.append((np.nan, np.nan))  # a reset may take long
+                self._lateness.pause()
                 self._observation = self._runner.reset_ended(step)
 
     @property
@@ -165,7 +164,7 @@ class RealTimeLoop(StepLoop):
         steps = max(1, self._agent.env_steps - before)
         shares = (count / steps for count in (self._wanted, self._made, self._runner.interventions - by_operator))
         wanted, made, interventions = shares
-        return logs | dict(zip(LOGS, (wanted, made, *self._lateness(), interventions), strict=True))
+        return logs | dict(zip(LOGS, (wanted, made, *self._lateness.end_epoch(), interventions), strict=True))
 
     def _first_step(self) -> int:
         """The number of environment steps before this epoch: some of its steps are taken while the last one ends."""
@@ -202,21 +201,6 @@ class RealTimeLoop(StepLoop):
         self._lag -= updates
         self._made += updates
         return ended, logs
-
-    def _lateness(self) -> tuple[float, float, int]:
-        """Return the 99th percentile and the maximum of the overhead in ms, and the number of late steps.
-
-        The overhead is the time from the return of `step` to its next call. A step is late if it returns more than a
-        period after it should have, where the period is the median time between the returns of two steps.
-        """
-        times = np.array([self._times.popleft() for _ in range(len(self._times))]).reshape(-1, 2)
-        overhead = 1000 * (times[1:, 0] - times[:-1, 1])
-        periods = np.diff(times[:, 1])
-        overhead, periods = overhead[np.isfinite(overhead)], periods[np.isfinite(periods)]
-        if not len(overhead):
-            return np.nan, np.nan, 0
-        late = int(np.sum(periods > 2 * np.median(periods)))
-        return float(np.percentile(overhead, 99)), float(overhead.max()), late
 
 
 @contextlib.contextmanager
