@@ -224,7 +224,7 @@ def table(runs: Sequence[tuple[str, Path]], failed: Collection[str] = ()) -> str
 
 
 def _returns(run: Path) -> list[float]:
-    """Return the returns of a run in evaluation, or those of training on a real machine; NaN where there are none."""
+    """Read the returns of a run: those of evaluation, or those of training on a real machine, without missing ones."""
     columns = files.read_numbers(run / "progress.csv")
     values = columns.get("val_return", columns.get("return", []))
     return [value for value in values if not math.isnan(value)]
