@@ -93,19 +93,11 @@ class AgentData:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Inside the context, one thread collects data and another one learns.
-
-        Raises:
-            ValueError: NumPy cannot compute the policy, so that it would act while its weights change.
-        """
-        if self.actor.weights_from is None:
-            raise ValueError(
-                "`realtime` needs a policy that acts in NumPy. Build it of layers that NumPy can compute, or register "
-                "your layers with tfdpg.acting.numpy_layer."
-            )
+        """Inside the context, one thread collects data and another one learns."""
         self.lock = threading.Lock()
         try:
-            yield
+            with self.actor.copied_weights():
+                yield
         finally:
             self.lock = contextlib.nullcontext()
 

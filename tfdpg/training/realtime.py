@@ -2,15 +2,19 @@
 
 import contextlib
 import gc
+import math
 import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from tfdpg.training.environment.env_runner import Episode, Interrupted
+import numpy as np
+
+from tfdpg.training.environment.env_runner import Episode, Interrupted, Step
+from tfdpg.training.evaluation import run_episodes, summarise
 from tfdpg.training.lateness import Lateness
 from tfdpg.training.learning.updates import LARGEST_CHUNK
 from tfdpg.training.step_loop import StepLoop
@@ -21,10 +25,13 @@ action by as much."""
 NICENESS = 10
 """How much lower the priority of the learner's thread is, so that it does not delay actions on a single core."""
 LARGEST_LAG = 1000
-"""The most updates that are made later, if learning is slower than its schedule; further ones are not made."""
+"""The most updates that are made later, if learning is slower than its schedule; further ones are not made. Updates
+that become due together are never dropped."""
+RESET_SECONDS = 1.0
+"""The number of seconds after which the progress bar says that the environment is being reset."""
 LOGS = (
     *("updates_per_step_wanted", "updates_per_step"),
-    *("overhead_ms_p99", "overhead_ms_max", "late_steps", "interventions"),
+    *("overhead_ms_p99", "overhead_ms_max", "late_steps", "held_steps", "interventions"),
 )
 """The logs of an epoch, in addition to those of `StepLoop`."""
 
@@ -39,6 +46,15 @@ class RealTimeLoop(StepLoop):
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
+        self._evaluates_itself = self._options.validation_env is self._runner.env
+        if self._evaluates_itself:
+            self._training.evaluate = self._ask_to_evaluate
+        self._is_asked = threading.Event()  # the learner's thread waits for an evaluation
+        self._has_scores = threading.Event()
+        self._scores: dict[str, float] = {}
+        self._evaluation: dict[str, Any] = {}
+        self._resets_since: float | None = None
+        self._largest_lag = math.inf if self._options.max_lag is None else self._options.max_lag
         self._training.before_end = self._wait_until_parked
         self._is_ready = threading.Event()  # the updates are compiled
         self._is_ending = threading.Event()  # the control loop must end
@@ -50,7 +66,8 @@ class RealTimeLoop(StepLoop):
         self._error: BaseException | None = None  # of the learner's thread
         self._agent.data.lateness = self._lateness = Lateness()
         self._lag = 0  # updates that are due, and not made yet
-        self._wanted = self._made = 0  # updates in this epoch
+        self._is_due = False  # whether an update phase is due, which may have no updates
+        self._wanted = self._made = 0  # updates of this training run
         self._next_first: int | None = None  # the first step of the next epoch
 
     def run(self) -> None:
@@ -84,6 +101,7 @@ class RealTimeLoop(StepLoop):
         while not self._is_over:
             if action is None:
                 observation = self._begin() if self._observation is None else self._observation
+                self._wait_for_updates()
                 with lock:
                     action = collector.act(observation, True)
             called = time.perf_counter()
@@ -98,26 +116,88 @@ class RealTimeLoop(StepLoop):
             self._interruptions = 0
             with lock:
                 packed = collector.observe(*step)
-                action = None if finished else collector.act(step.next_observation, True, packed)
+                self._release()
+                goes_on = not finished and self._lag <= self._largest_lag
+                action = collector.act(step.next_observation, True, packed) if goes_on else None
             self._lateness.add(called, returned)
             self._ended += finished
             self._has_news.set()
-            if finished:
+            if action is None:
                 self._lateness.pause()
-                self._observation = self._runner.reset_ended(step)
+                self._observation = self._next_observation(step) if finished else step.next_observation
+        while self._evaluates_itself and not self._is_stopped:
+            if self._is_asked.wait(0.1):
+                self._evaluate()
+
+    def _next_observation(self, step: Step) -> Any:
+        """Evaluate between two episodes, if it is time, and reset the environment; return its observations."""
+        if self._is_asked.is_set():
+            self._evaluate()
+            return self._begin()
+        return self._reset(lambda: self._runner.reset_ended(step))
+
+    def _reset(self, reset: Callable[[], Any]) -> Any:
+        """Call a function that resets the environment, which may take long."""
+        self._resets_since = time.monotonic()
+        try:
+            return reset()
+        finally:
+            self._resets_since = None
+
+    def _wait_for_updates(self) -> None:
+        """Wait until no more updates than `max_lag` are due and not made."""
+        while self._lag > self._largest_lag and not self._is_stopped:
+            time.sleep(0.001)
+
+    def _release(self) -> None:
+        """Count the updates that have become due. The lock is held."""
+        data = self._agent.data
+        if data.schedule.is_due or data.schedule.has_released_updates:
+            due = data.due_updates()
+            self._is_due = True
+            self._wanted += due
+            self._lag = min(self._lag + due, max(LARGEST_LAG, due))
+
+    def _ask_to_evaluate(self, env: Any, episodes: int, **options: Any) -> dict[str, float]:
+        """Let the control loop evaluate, in the learner's thread; return the scores, NaN if training ends before it."""
+        self._evaluation = {"env": env, "episodes": episodes, **options}
+        self._scores = summarise([], self._agent.spec.has_goals)
+        self._has_scores.clear()
+        self._is_asked.set()
+        while not self._has_scores.wait(0.1):
+            if self._is_parked.is_set():
+                break
+        return self._scores
+
+    def _evaluate(self) -> None:
+        """Evaluate in the environment of training, between two episodes; a signal ends it between two steps."""
+        agent: Any = self._agent
+        options = {"hold_steps": self._options.hold_steps, "is_stopped": lambda: self._is_stopped}
+        try:
+            episodes = list(run_episodes(agent.policy(), seed=agent.seed, **self._evaluation, **options))
+            if not self._is_stopped:
+                self._scores = summarise(episodes, agent.spec.has_goals)
+        finally:
+            self._is_asked.clear()
+            self._has_scores.set()
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether the learner's thread or a signal ends training."""
+        return self._is_ending.is_set() or self._interrupted.is_set()
 
     @property
     def _is_over(self) -> bool:
         """Whether the control loop must end."""
         schedule = self._agent.data.schedule
         has_all = schedule.total_steps is not None and schedule.env_steps >= schedule.total_steps
-        return has_all or self._is_ending.is_set() or self._interrupted.is_set()
+        return has_all or self._is_stopped
 
     def _begin(self) -> Any:
         """Return the first observations. Open episodes of an agent that was loaded end at their last stored step."""
         with self._agent.data.lock:
             self._agent.data.collector.close_episodes()
-        return self._runner.reset()
+        return self._reset(self._runner.reset)
 
     def _park(self) -> None:
         """Send the safe action; close the environment after an error or a signal. Their errors become notes."""
@@ -158,13 +238,17 @@ class RealTimeLoop(StepLoop):
 
     def epoch(self, epoch: int) -> dict[str, float]:
         """Make the updates of an epoch; return its logs."""
-        self._wanted = self._made = 0
-        before, by_operator = self._agent.env_steps, self._runner.interventions
+        counts = self._counts()
         logs = super().epoch(epoch)
-        steps = max(1, self._agent.env_steps - before)
-        shares = (count / steps for count in (self._wanted, self._made, self._runner.interventions - by_operator))
-        wanted, made, interventions = shares
-        return logs | dict(zip(LOGS, (wanted, made, *self._lateness.end_epoch(), interventions), strict=True))
+        taken, wanted, made, held, by_operator = np.subtract(self._counts(), counts)
+        steps = max(1, taken)
+        values = wanted / steps, made / steps, *self._lateness.end_epoch(), held, by_operator / steps
+        return logs | dict(zip(LOGS, map(float, values), strict=True))
+
+    def _counts(self) -> list[Any]:
+        """Return the numbers of steps, updates that were due, and so on, so far."""
+        runner = self._runner
+        return [self._agent.env_steps, self._wanted, self._made, runner.held_steps, runner.interventions]
 
     def _first_step(self) -> int:
         """The number of environment steps before this epoch: some of its steps are taken while the last one ends."""
@@ -186,11 +270,10 @@ class RealTimeLoop(StepLoop):
             while self._reported:
                 agent.learner.end_episode(*self._reported.popleft())
             with agent.data.lock:
-                is_due = agent.data.schedule.is_due or agent.data.schedule.has_released_updates
-                due = agent.data.due_updates()
-            self._wanted += due
-            self._lag = min(self._lag + due, LARGEST_LAG)
-            if is_due or self._lag or self._failure or self._must_stop or not self._goes_on(until):
+                self._release()
+                is_due, self._is_due = self._is_due, False
+            self._remark()
+            if is_due or self._lag > 0 or self._failure or self._must_stop or not self._goes_on(until):
                 break
             self._has_news.wait(0.1)
         if self._failure is not None:
@@ -198,9 +281,16 @@ class RealTimeLoop(StepLoop):
         ended = [self._ended.popleft() for _ in range(len(self._ended))]
         updates = min(self._lag, LARGEST_CHUNK)
         logs = agent.learner.run_update_phase(updates)
-        self._lag -= updates
+        with agent.data.lock:
+            self._lag -= updates
         self._made += updates
         return ended, logs
+
+    def _remark(self) -> None:
+        """Say in the progress bar that the environment is being reset, if this takes long."""
+        since = self._resets_since
+        is_long = since is not None and time.monotonic() - since > RESET_SECONDS
+        self._training.remark("waiting for reset" if is_long else "")
 
 
 @contextlib.contextmanager
