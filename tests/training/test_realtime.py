@@ -1,5 +1,6 @@
 """`fit(realtime=True)`: acting in one thread, learning in another one."""
 
+import json
 import os
 import signal
 import sys
@@ -252,10 +253,21 @@ def test_a_reset_may_take_long_while_learning_goes_on():
     assert max(during) > 0
 
 
-def test_options_of_a_real_machine_are_refused_elsewhere():
+@pytest.mark.parametrize(
+    "options, error",
+    [
+        ({"safe_action": [0.0]}, "`safe_action` does nothing where `realtime` is False"),
+        ({"realtime": True, "safe_action": [0.0, 0.0]}, "`safe_action` must be a sequence of length 1, from"),
+        ({"realtime": True, "safe_action": [9.0]}, "`safe_action` must be a sequence of length 1, from"),
+        ({"realtime": True, "max_lag": 0}, "`max_lag` must be"),
+    ],
+)
+def test_options_that_are_wrong_are_refused_before_the_first_step(options, error):
+    plant = Plant()
     agent = tfdpg.TD3(Counter(), **SMALL)
-    with pytest.raises(ValueError, match="`safe_action` does nothing where `realtime` is False"):
-        agent.fit(Counter(), safe_action=[0.0])
+    with pytest.raises(ValueError, match=error):
+        agent.fit(plant, **options)
+    assert not plant.resets
 
 
 def test_the_machine_itself_is_evaluated_between_two_episodes(capsys):
@@ -345,6 +357,35 @@ def test_tfdpg_train_makes_one_machine_and_repeats_no_action_of_it(tmp_path, cap
     assert (Machine.instances, Machine.steps) == (2, 75)  # another process would make its first
     assert tfdpg.load_agent(run / "checkpoints/75").env_steps == 75
     assert "75" in capsys.readouterr().out
+
+
+def test_tfdpg_train_evaluates_on_the_machine_if_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(Machine, "instances", 0)
+    monkeypatch.setattr(Machine, "steps", 0)
+    words = ["--env", "tests.environments:tfdpg-test/Machine-v0", *TINY, *QUIET, "--steps-per-epoch", "25"]
+    words += ["--realtime", "--evaluate", "--validation-episodes", "2", "--epochs", "1", "--run-dir", str(tmp_path)]
+    assert cli.main(["train", "ddpg", *words]) == 0
+    assert (Machine.instances, Machine.steps) == (1, 25 + 20)
+    run = tmp_path / "seed-0"
+    assert json.loads((run / "run.json").read_text())["reproducible"] is False
+    assert tfdpg.load(run / "best").metadata["scores"] == {"val_return": 55}
+    assert "val_return" in (run / "progress.csv").read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        (["train", "ddpg", "--seeds", "0", "1"], "`--seeds` makes several instances"),
+        (["train", "ddpg", "--num-envs", "2"], "`--num-envs` makes several instances"),
+        (["tune", "ddpg"], "`--trials` makes several instances"),
+        (["train", "ddpg", "--evaluate"], "`--evaluate` needs --realtime"),
+    ],
+)
+def test_a_machine_has_one_instance(words, error, tmp_path, capsys):
+    machine = ["--env", "tests.environments:tfdpg-test/Machine-v0", "--run-dir", str(tmp_path / "run")]
+    assert cli.main([*words, *machine]) == 1
+    assert error in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_machine_has_no_rollout_workers(tmp_path, capsys):

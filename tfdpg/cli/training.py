@@ -30,7 +30,7 @@ from tfdpg.cli.run_options import (
 )
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.distributed.options import Distribution
-from tfdpg.environments import make, parse_kwargs
+from tfdpg.environments import check_simulated, parse_kwargs
 from tfdpg.options import options_of
 from tfdpg.recipes import AGENTS, RECIPES
 
@@ -55,7 +55,7 @@ def train(agent: str, arguments: Sequence[str]) -> None:
     """Train one run for each seed."""
     flags, configs = parse_training_flags(agent, arguments)
     if len(configs) > 1:  # an environment that cannot be made is reported once
-        make(flags.env, **configs[0].env_kwargs).close()
+        check_simulated("--seeds", flags.env, configs[0].env_kwargs)
     default = paths.parent_of(agent, flags.env)
     is_auto = flags.run_dir == Path("auto")
     parent_directory = paths.next_free(default) if is_auto else contextlib.nullcontext(flags.run_dir or default)

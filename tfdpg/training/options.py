@@ -79,8 +79,9 @@ class FitOptions(TrainingOptions, group="training"):
     hold_steps: Annotated[Natural, Only(realtime=True)] = 0
     """number of steps in succession in which missing values of observations and rewards, which are NaN or infinite,
     keep their last values. After more of them, the episode is truncated."""
-    safe_action: Annotated[Any, Only(realtime=True)] = None
-    """action that the environment receives at the end of training, in its own shape; None sends none."""
+    safe_action: Annotated[tuple[float, ...] | None, Only(realtime=True)] = None
+    """components of the action that the environment receives last, at the end of training, after an error or a signal;
+    None sends none."""
     step_timeout: Positive | None = None
     """maximum duration of a step or a reset of the environment, in seconds. If it takes longer, its processes are ended
     and training fails. None sets no limit. Requires an AsyncVectorEnv or rollout workers; the limit of a worker is

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdpg.arguments import reject
 from tfdpg.training.environment.env_runner import Episode, Interrupted, Step
 from tfdpg.training.evaluation import run_episodes, summarise
 from tfdpg.training.lateness import Lateness
@@ -23,7 +24,8 @@ SWITCH_INTERVAL = 2e-4
 """Seconds after which a thread that runs Python code lets another one run. Python's default of 5 ms would delay each
 action by as much."""
 NICENESS = 10
-"""How much lower the priority of the learner's thread is, so that it does not delay actions on a single core."""
+"""How much lower the priority of the learner's thread is, so that it does not delay actions on a single core. That of
+the control loop is as much higher, if the system allows this, because TensorFlow's own threads keep their priority."""
 LARGEST_LAG = 1000
 """The most updates that are made later, if learning is slower than its schedule; further ones are not made. Updates
 that become due together are never dropped."""
@@ -46,6 +48,7 @@ class RealTimeLoop(StepLoop):
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
+        self._safe_action = self._checked_safe_action()
         self._evaluates_itself = self._options.validation_env is self._runner.env
         if self._evaluates_itself:
             self._training.evaluate = self._ask_to_evaluate
@@ -77,7 +80,8 @@ class RealTimeLoop(StepLoop):
             thread.start()
             try:
                 self._is_ready.wait()
-                self._control()
+                with _higher_priority():
+                    self._control()
             except BaseException as error:
                 self._failure = error
             finally:
@@ -128,6 +132,17 @@ class RealTimeLoop(StepLoop):
         while self._evaluates_itself and not self._is_stopped:
             if self._is_asked.wait(0.1):
                 self._evaluate()
+
+    def _checked_safe_action(self) -> np.ndarray | None:
+        """Return `safe_action` for all sub-environments, `[num_envs, *act_shape]`."""
+        given = self._options.safe_action
+        if given is None:
+            return None
+        spec = self._agent.spec
+        values = np.array(given, np.float32)
+        if values.shape != (spec.act_dim,) or not ((values >= spec.low) & (values <= spec.high)).all():
+            raise reject("safe_action", f"a sequence of length {spec.act_dim}, from {spec.low} to {spec.high}", given)
+        return spec.to_env(np.repeat(values[None], self._runner.num_envs, axis=0))
 
     def _next_observation(self, step: Step) -> Any:
         """Evaluate between two episodes, if it is time, and reset the environment; return its observations."""
@@ -203,7 +218,7 @@ class RealTimeLoop(StepLoop):
         """Send the safe action; close the environment after an error or a signal. Their errors become notes."""
         is_early = self._failure or self._is_ending.is_set() or self._interrupted.is_set()
         try:
-            self._runner.park(self._options.safe_action, closes=bool(is_early))
+            self._runner.park(self._safe_action, closes=bool(is_early))
         except Exception as error:
             if self._failure is None:
                 self._failure = error
@@ -305,6 +320,22 @@ def _short_switch_interval() -> Iterator[None]:
     finally:
         gc.unfreeze()
         sys.setswitchinterval(before)
+
+
+@contextlib.contextmanager
+def _higher_priority() -> Iterator[None]:
+    """Raise the priority of the calling thread inside the context, if the process may do so."""
+    if sys.platform != "linux":
+        yield
+        return
+    thread = threading.get_native_id()
+    before = os.getpriority(os.PRIO_PROCESS, thread)
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, thread, before - NICENESS)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, thread, before)
 
 
 def _lower_priority() -> None:

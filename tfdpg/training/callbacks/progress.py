@@ -169,7 +169,7 @@ def format_logs(logs: Mapping[str, float], printed: Iterable[str]) -> dict[str, 
         name: "" if np.isnan(value) else format_number(int(value) if name in COUNTS else value)
         for name, value in numbers.items()
     }
-    if WANTED in logs:
+    if logs.get(WANTED):
         texts["updates/step"] = f"wanted {format_number(logs[WANTED])}, made {format_number(logs[MADE])}"
     return texts
 

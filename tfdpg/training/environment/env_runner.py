@@ -212,10 +212,10 @@ class EnvRunner:
         """The number of steps in which missing values kept their last values."""
         return 0 if self._held is None else self._held.held
 
-    def park(self, safe_action: Any, closes: bool) -> None:
-        """Take a last step with a safe action, unless it is None; then perhaps close the environment."""
+    def park(self, safe_action: np.ndarray | None, closes: bool) -> None:
+        """Send a last action, `[num_envs, *act_shape]`, unless it is None; then perhaps close the environment."""
         if safe_action is not None:
-            self.env.step(safe_action)
+            self.env.step(safe_action if self._is_vector else self._spec.first(safe_action))
         if closes:
             self.env.close()
 
