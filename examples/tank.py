@@ -1,4 +1,4 @@
-"""A water tank with a clock of 50 Hz: a plant of one's own, here with a simulated level, on which an agent trains.
+"""A custom plant with a clock of 50 Hz: a water tank, here with a simulated level, on which an agent trains.
 
 python examples/tank.py
 """

@@ -114,7 +114,7 @@ def measure(name: str, hz: float, steps: int, load: float) -> dict[str, Any]:
         "late": float(np.mean(overheads > 100 / hz)),
         "lost_ticks": env.lost,
         "alone": alone,
-        "asked": hz / every,
+        "wanted": hz / every,
         "made": made * every / steps,
     }
 
@@ -138,14 +138,14 @@ def main() -> None:
         print("\n" + json.dumps(measure(args.agents[0], args.hz[0], args.steps, args.load)))
         return
     titles = "agent", "cores", "Hz", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "> 10 % of a period"
-    titles += "lost ticks", "alone /s", "asked /s", "made"
+    titles += "lost ticks", "alone /s", "wanted /s", "made"
     print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|", flush=True)
     for hz in args.hz:
         for name in args.agents:
             words = "--child", "--agents", name, "--hz", str(hz), "--steps", str(args.steps), "--load", str(args.load)
             result = pinned.in_pinned_process(__file__, args.cores, *words)
             milliseconds = [f"{value:.2f}" for value in result["overhead_ms"]]
-            rates = [f"{result['alone']:.0f}", f"{result['asked']:.0f}", f"{result['made']:.1%}"]
+            rates = [f"{result['alone']:.0f}", f"{result['wanted']:.0f}", f"{result['made']:.1%}"]
             cells = [name, str(len(args.cores)), f"{hz:g}", *milliseconds, f"{result['late']:.2%}"]
             print("| " + " | ".join([*cells, str(result["lost_ticks"]), *rates]) + " |", flush=True)
 

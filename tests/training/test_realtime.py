@@ -26,7 +26,7 @@ pytestmark = brief
 
 
 class Plant(Counter):
-    """A machine with a clock of 1 kHz, which records what it was asked to do."""
+    """A machine with a clock of 1 kHz, which records the actions that it received."""
 
     def __init__(self, length=20):
         super().__init__(length, "truncated")
@@ -326,7 +326,7 @@ def test_no_action_follows_a_reset_without_a_finite_observation():
         agent.fit(Blind(), **RUN | {"epochs": 2, "initial_epoch": 1})
 
 
-def test_the_machine_waits_for_learning_if_that_is_asked_for():
+def test_the_machine_waits_for_learning_with_max_lag():
     class Slow(tfdpg.TD3):
         def update(self, batch, counter):
             tf.py_function(lambda: time.sleep(0.01), [], [])
@@ -359,7 +359,7 @@ def test_tfdpg_train_makes_one_machine_and_repeats_no_action_of_it(tmp_path, cap
     assert "75" in capsys.readouterr().out
 
 
-def test_tfdpg_train_evaluates_on_the_machine_if_asked(tmp_path, monkeypatch):
+def test_tfdpg_train_evaluates_on_the_machine_with_a_flag(tmp_path, monkeypatch):
     monkeypatch.setattr(Machine, "instances", 0)
     monkeypatch.setattr(Machine, "steps", 0)
     words = ["--env", "tests.environments:tfdpg-test/Machine-v0", *TINY, *QUIET, "--steps-per-epoch", "25"]

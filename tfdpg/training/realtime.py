@@ -51,8 +51,8 @@ class RealTimeLoop(StepLoop):
         self._safe_action = self._checked_safe_action()
         self._evaluates_itself = self._options.validation_env is self._runner.env
         if self._evaluates_itself:
-            self._training.evaluate = self._ask_to_evaluate
-        self._is_asked = threading.Event()  # the learner's thread waits for an evaluation
+            self._training.evaluate = self._request_evaluation
+        self._is_requested = threading.Event()  # the learner's thread waits for an evaluation
         self._has_scores = threading.Event()
         self._scores: dict[str, float] = {}
         self._evaluation: dict[str, Any] = {}
@@ -130,7 +130,7 @@ class RealTimeLoop(StepLoop):
                 self._lateness.pause()
                 self._observation = self._next_observation(step) if finished else step.next_observation
         while self._evaluates_itself and not self._is_stopped:
-            if self._is_asked.wait(0.1):
+            if self._is_requested.wait(0.1):
                 self._evaluate()
 
     def _checked_safe_action(self) -> np.ndarray | None:
@@ -146,7 +146,7 @@ class RealTimeLoop(StepLoop):
 
     def _next_observation(self, step: Step) -> Any:
         """Evaluate between two episodes, if it is time, and reset the environment; return its observations."""
-        if self._is_asked.is_set():
+        if self._is_requested.is_set():
             self._evaluate()
             return self._begin()
         return self._reset(lambda: self._runner.reset_ended(step))
@@ -173,12 +173,12 @@ class RealTimeLoop(StepLoop):
             self._wanted += due
             self._lag = min(self._lag + due, max(LARGEST_LAG, due))
 
-    def _ask_to_evaluate(self, env: Any, episodes: int, **options: Any) -> dict[str, float]:
+    def _request_evaluation(self, env: Any, episodes: int, **options: Any) -> dict[str, float]:
         """Let the control loop evaluate, in the learner's thread; return the scores, NaN if training ends before it."""
         self._evaluation = {"env": env, "episodes": episodes, **options}
         self._scores = summarise([], self._agent.spec.has_goals)
         self._has_scores.clear()
-        self._is_asked.set()
+        self._is_requested.set()
         while not self._has_scores.wait(0.1):
             if self._is_parked.is_set():
                 break
@@ -193,7 +193,7 @@ class RealTimeLoop(StepLoop):
             if not self._is_stopped:
                 self._scores = summarise(episodes, agent.spec.has_goals)
         finally:
-            self._is_asked.clear()
+            self._is_requested.clear()
             self._has_scores.set()
 
     @property
