@@ -161,6 +161,15 @@ def is_real(env: Any) -> bool:
     return bool(getattr(env.unwrapped, "is_real", False))
 
 
+def check_simulated(flag: str, env_id: str, kwargs: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if an environment cannot be made, or if a flag needs several instances of a real machine."""
+    with contextlib.closing(make(env_id, **kwargs)) as env:
+        if is_real(env):
+            raise ValueError(
+                f"`{flag}` makes several instances of {env_id}, which is a real machine (`is_real`): only one is made."
+            )
+
+
 @contextlib.contextmanager
 def opened(env: Any) -> Iterator[Any]:
     """Yield an environment. An id is made into an environment, which is closed at the end."""
@@ -225,7 +234,7 @@ def make_envs(env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectorizati
         if vectorization != "sync":
             raise ValueError("`--vectorization` needs several environments: pass --num-envs.")
         return make(env_id, **kwargs)
-    make(env_id, **kwargs).close()
+    check_simulated("--num-envs", env_id, kwargs)
     with _creation_errors(env_id, kwargs):
         wrappers: Any = [functools.partial(_with_remarks, kwargs=kwargs)]
         return gym.make_vec(

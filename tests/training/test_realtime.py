@@ -1,5 +1,6 @@
 """`fit(realtime=True)`: acting in one thread, learning in another one."""
 
+import json
 import os
 import signal
 import sys
@@ -25,7 +26,7 @@ pytestmark = brief
 
 
 class Plant(Counter):
-    """A machine with a clock of 1 kHz, which records what it was asked to do."""
+    """A machine with a clock of 1 kHz, which records the actions that it received."""
 
     def __init__(self, length=20):
         super().__init__(length, "truncated")
@@ -124,11 +125,30 @@ class Versions(tfdpg.TD3):
         return metrics
 
 
-@pytest.mark.parametrize("steps, jit_compile", [(300, False), pytest.param(4000, True, marks=pytest.mark.slow)])
-def test_no_row_is_torn_and_no_policy_is_mixed(steps, jit_compile):
+@keras.saving.register_keras_serializable("realtime tests")
+class Same(keras.layers.Layer):
+    """A layer that NumPy cannot compute."""
+
+    def call(self, inputs):
+        return inputs
+
+
+def policy_of_keras():
+    """The policy with one hidden unit, which acts by a compiled call."""
+    x = keras.Input((3,))
+    return keras.Model(x, keras.layers.Dense(1, "tanh")(Same()(keras.layers.Dense(1, "relu")(x))))
+
+
+@pytest.mark.parametrize(
+    "steps, jit_compile, in_numpy",
+    [(300, False, True), (300, False, False), pytest.param(4000, True, True, marks=pytest.mark.slow)],
+)
+def test_no_row_is_torn_and_no_policy_is_mixed(steps, jit_compile, in_numpy):
     options = {"hidden_units": (1,), "batch_size": 256, "replay_size": steps // 2, "act_noise": 0.0}
     schedule = {"start_steps": 0, "update_after": 2, "update_every": 1}
-    agent = Versions(Numbered(0), **options, **schedule, jit_compile=jit_compile)
+    networks = {} if in_numpy else {"pi": policy_of_keras()}
+    agent = Versions(Numbered(0), **options, **schedule, jit_compile=jit_compile, **networks)
+    assert (agent.data.actor.weights_from is not None) == in_numpy
     layout = TransitionLayout.of(agent.spec)
     sample = agent.learner._local_replay.sample
     rows = []
@@ -164,11 +184,18 @@ class Failing(keras.callbacks.Callback):
 
 
 class Stop(keras.callbacks.Callback):
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
     def on_epoch_end(self, epoch, logs=None):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), self.number)
 
 
-@pytest.mark.parametrize("callback, error", [(Failing(), RuntimeError), (Stop(), SystemExit)])
+@pytest.mark.parametrize(
+    "callback, error",
+    [(Failing(), RuntimeError), (Stop(signal.SIGTERM), SystemExit), (Stop(signal.SIGINT), KeyboardInterrupt)],
+)
 def test_the_machine_is_stopped_first_and_then_a_checkpoint_is_written(tmp_path, callback, error):
     plant = Plant()
     stopped = []
@@ -226,14 +253,95 @@ def test_a_reset_may_take_long_while_learning_goes_on():
     assert max(during) > 0
 
 
-def test_options_of_a_real_machine_are_refused_elsewhere():
+@pytest.mark.parametrize(
+    "options, error",
+    [
+        ({"safe_action": [0.0]}, "`safe_action` does nothing where `realtime` is False"),
+        ({"realtime": True, "safe_action": [0.0, 0.0]}, "`safe_action` must be a sequence of length 1, from"),
+        ({"realtime": True, "safe_action": [9.0]}, "`safe_action` must be a sequence of length 1, from"),
+        ({"realtime": True, "max_lag": 0}, "`max_lag` must be"),
+    ],
+)
+def test_options_that_are_wrong_are_refused_before_the_first_step(options, error):
+    plant = Plant()
     agent = tfdpg.TD3(Counter(), **SMALL)
-    with pytest.raises(ValueError, match="`safe_action` does nothing where `realtime` is False"):
-        agent.fit(Counter(), safe_action=[0.0])
-    agent = tfdpg.TD3(Counter(), **SMALL)
-    agent.data.actor._numpy_policy = None
-    with pytest.raises(ValueError, match="`realtime` needs a policy that acts in NumPy"):
-        agent.fit(Counter(), **RUN)
+    with pytest.raises(ValueError, match=error):
+        agent.fit(plant, **options)
+    assert not plant.resets
+
+
+def test_the_machine_itself_is_evaluated_between_two_episodes(capsys):
+    class Watched(Plant):
+        def reset(self, **arguments):
+            ends.append(self.total)
+            return super().reset(**arguments)
+
+    ends = []
+    plant = Watched(length=20)
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    history = agent.fit(plant, **RUN | {"verbose": 2}, validation_env=plant, validation_episodes=2).history
+    assert len(history["val_return"]) == 2 and np.isfinite(history["val_return"]).all()
+    assert agent.env_steps == 120 and plant.total == 120 + 2 * 2 * 20
+    assert set(np.diff(ends)) <= {0, 20}
+    assert "updates/step wanted" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="Only with realtime=True"):
+        agent.fit(plant, validation_env=plant)
+
+
+class Gaps(Plant):
+    """Sensors that fail in some steps."""
+
+    gaps = ()
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        if self.total in self.gaps:
+            return np.full_like(observation, np.nan), np.nan, *rest
+        return observation, reward, *rest
+
+
+def test_missing_values_are_held_and_then_the_episode_is_truncated():
+    plant = Gaps(length=10_000)
+    plant.gaps = {10, 30, 31, 32}
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    history = agent.fit(plant, **RUN | {"epochs": 1}, hold_steps=2).history
+    observation = agent.replay.observation(np.arange(agent.replay.size))[0]
+    assert np.isfinite(observation).all() and history["held_steps"] == [4]
+    np.testing.assert_array_equal(observation[10], observation[9])
+    assert plant.resets == [0, 32] and history["episode_length"] == [32]
+
+
+def test_no_action_follows_a_reset_without_a_finite_observation():
+    class Blind(Plant):
+        def reset(self, **arguments):
+            observation, info = super().reset(**arguments)
+            return observation if len(self.resets) % 2 == 0 else observation + np.nan, info
+
+    plant = Blind()
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    agent.fit(plant, **RUN | {"epochs": 1})
+    assert plant.resets == [0, 0, 20, 20, 40, 40, 60, 60]
+    Blind.reset = lambda self, **arguments: (np.full(self.observation_space.shape, np.nan, np.float32), {})
+    with pytest.raises(ValueError, match="not finite after 3 calls"):
+        agent.fit(Blind(), **RUN | {"epochs": 2, "initial_epoch": 1})
+
+
+def test_the_machine_waits_for_learning_with_max_lag():
+    class Slow(tfdpg.TD3):
+        def update(self, batch, counter):
+            tf.py_function(lambda: time.sleep(0.01), [], [])
+            return super().update(batch, counter)
+
+    lags = []
+
+    class Watched(Plant):
+        def step(self, action):
+            lags.append(agent.env_steps - agent.data.schedule.update_after - agent.updates)
+            return super().step(action)
+
+    agent = Slow(Plant(), **SMALL)
+    agent.fit(Watched(), **RUN, max_lag=5)
+    assert max(lags) <= 10 and agent.updates > 100
 
 
 @pytest.mark.parametrize("flags", [[], ["--realtime"]])
@@ -249,6 +357,35 @@ def test_tfdpg_train_makes_one_machine_and_repeats_no_action_of_it(tmp_path, cap
     assert (Machine.instances, Machine.steps) == (2, 75)  # another process would make its first
     assert tfdpg.load_agent(run / "checkpoints/75").env_steps == 75
     assert "75" in capsys.readouterr().out
+
+
+def test_tfdpg_train_evaluates_on_the_machine_with_a_flag(tmp_path, monkeypatch):
+    monkeypatch.setattr(Machine, "instances", 0)
+    monkeypatch.setattr(Machine, "steps", 0)
+    words = ["--env", "tests.environments:tfdpg-test/Machine-v0", *TINY, *QUIET, "--steps-per-epoch", "25"]
+    words += ["--realtime", "--evaluate", "--validation-episodes", "2", "--epochs", "1", "--run-dir", str(tmp_path)]
+    assert cli.main(["train", "ddpg", *words]) == 0
+    assert (Machine.instances, Machine.steps) == (1, 25 + 20)
+    run = tmp_path / "seed-0"
+    assert json.loads((run / "run.json").read_text())["reproducible"] is False
+    assert tfdpg.load(run / "best").metadata["scores"] == {"val_return": 55}
+    assert "val_return" in (run / "progress.csv").read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        (["train", "ddpg", "--seeds", "0", "1"], "`--seeds` makes several instances"),
+        (["train", "ddpg", "--num-envs", "2"], "`--num-envs` makes several instances"),
+        (["tune", "ddpg"], "`--trials` makes several instances"),
+        (["train", "ddpg", "--evaluate"], "`--evaluate` needs --realtime"),
+    ],
+)
+def test_a_machine_has_one_instance(words, error, tmp_path, capsys):
+    machine = ["--env", "tests.environments:tfdpg-test/Machine-v0", "--run-dir", str(tmp_path / "run")]
+    assert cli.main([*words, *machine]) == 1
+    assert error in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_machine_has_no_rollout_workers(tmp_path, capsys):

@@ -54,6 +54,9 @@ class Run(Environment, group="run"):
     objects (pi_optimizer, act_noise_schedule, ...)."""
     target_return: float | None = None
     """stop when the mean return of an evaluation reaches this value."""
+    evaluate: bool = False
+    """evaluate with --realtime, too, between two episodes of the one environment. Without it, the score of a policy is
+    the mean return of the training episodes of an epoch."""
     save_every: Count = 1
     """epochs between two checkpoints."""
     keep_checkpoints: Count = 2
@@ -125,6 +128,8 @@ class RunConfig(Run, group="run"):
                 raise ValueError(f"`options` has {objects[0]!r}, which is no flag")
             kind(**self.agent_options)
         FitOptions(**self.fit_options)
+        if self.evaluate and not self.fit_options.get("realtime"):
+            raise ValueError("`--evaluate` needs --realtime. Other runs evaluate in an environment of their own.")
         Distribution(**(self.distributed or {}))
         has_own_processes = self.distributed is not None or (self.num_envs > 1 and self.vectorization == "async")
         if self.options.get("step_timeout") is not None and not has_own_processes:
@@ -154,7 +159,8 @@ class RunConfig(Run, group="run"):
 
     def write(self, directory: Path) -> None:
         """Write `run.json` into a run directory."""
-        files.write_text(directory / "run.json", json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        values = dataclasses.asdict(self) | {REPRODUCIBLE: not self.fit_options.get("realtime", False)}
+        files.write_text(directory / "run.json", json.dumps(values, indent=2) + "\n")
 
 
 def objects_of(kind: type[Options]) -> list[str]:
@@ -173,6 +179,8 @@ def _is_json(value: Any) -> bool:
 
 FIT_FLAGS = [option.name for option in options_of(FitOptions) if not option.is_object]
 """The options of `fit` that are flags."""
+REPRODUCIBLE = "reproducible"
+"""The entry of `run.json` that says whether the same command trains the same policy again."""
 
 
 def read_config(directory: Path, trusted: bool = False) -> RunConfig:
@@ -188,8 +196,9 @@ def read_config(directory: Path, trusted: bool = False) -> RunConfig:
     """
     files.check_tree(directory, trusted)
     try:
-        return RunConfig(**json.loads((directory / "run.json").read_text()))
-    except (ValueError, TypeError) as error:
+        values = json.loads((directory / "run.json").read_text())
+        return RunConfig(**{name: value for name, value in values.items() if name != REPRODUCIBLE})
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{directory}/run.json is damaged: {error}") from error
 
 

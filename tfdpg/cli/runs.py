@@ -159,7 +159,7 @@ def _is_real(config: RunConfig, env: Any) -> bool:
 def _callbacks(
     directory: Path, config: RunConfig, env: Any, began: float, is_own: bool
 ) -> list[keras.callbacks.Callback]:
-    score = "return" if _is_real(config, env) else "val_return"
+    score = "return" if _is_real(config, env) and not config.evaluate else "val_return"
     checkpoint = _SignedCheckpoint if is_own else Checkpoint
     callbacks = [
         ProgressLogger(str(directory / "progress.csv"), append=True),
@@ -181,7 +181,7 @@ def _train(
 ) -> None:
     # a worker on a Ray cluster may have another working directory
     make_env = functools.partial(call_for, user_directories(), make, config.env, **config.env_kwargs)
-    validation_env = None if _is_real(config, env) else make_env()
+    validation_env: Any = env if config.evaluate else None if _is_real(config, env) else make_env()
     options: dict[str, Any] = {"validation_env": validation_env, "callbacks": callbacks, **config.fit_options}
     budget = 60 * (config.options.get("minutes") or math.inf)
     if budget < math.inf:
@@ -200,9 +200,8 @@ def _train(
         end.add_note(f"Resume with: {resume_command(directory, config)}")
         raise
     finally:
-        for each in (env, validation_env):
-            if each is None:
-                continue
+        others = () if validation_env is None or validation_env is env else (validation_env,)
+        for each in (env, *others):
             with contextlib.suppress(OSError, EOFError):  # the processes of the sub-environments have ended
                 each.close()
 

@@ -30,7 +30,7 @@ from tfdpg.cli.run_options import (
 )
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.distributed.options import Distribution
-from tfdpg.environments import make, parse_kwargs
+from tfdpg.environments import check_simulated, parse_kwargs
 from tfdpg.options import options_of
 from tfdpg.recipes import AGENTS, RECIPES
 
@@ -55,7 +55,7 @@ def train(agent: str, arguments: Sequence[str]) -> None:
     """Train one run for each seed."""
     flags, configs = parse_training_flags(agent, arguments)
     if len(configs) > 1:  # an environment that cannot be made is reported once
-        make(flags.env, **configs[0].env_kwargs).close()
+        check_simulated("--seeds", flags.env, configs[0].env_kwargs)
     default = paths.parent_of(agent, flags.env)
     is_auto = flags.run_dir == Path("auto")
     parent_directory = paths.next_free(default) if is_auto else contextlib.nullcontext(flags.run_dir or default)
@@ -224,7 +224,7 @@ def table(runs: Sequence[tuple[str, Path]], failed: Collection[str] = ()) -> str
 
 
 def _returns(run: Path) -> list[float]:
-    """Return the evaluation returns of a run, or those of training on a real machine, without epochs that have none."""
+    """Read the returns of a run: those of evaluation, or those of training on a real machine, without missing ones."""
     columns = files.read_numbers(run / "progress.csv")
     values = columns.get("val_return", columns.get("return", []))
     return [value for value in values if not math.isnan(value)]

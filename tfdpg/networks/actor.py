@@ -1,8 +1,10 @@
 """Policies for acting: in NumPy, or as compiled calls."""
 
+import contextlib
 import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -39,11 +41,21 @@ class PolicyInference:
         self.pi = pi
         self._numpy_policy = numpy_policy
         self._compiled = CompiledActor(spec, pi, device, recurrent_width)
+        self._weights: tf.Tensor | None = None  # a copy of the weights, for compiled calls
         self.refresh()
 
     def __call__(self, packed: Packed) -> np.ndarray:
         """Outputs `[num_envs, n]`, with the weights that `load` or `refresh` took last."""
-        return self._compiled(packed) if self._numpy_policy is None else self._numpy_policy(packed)
+        return self._compiled(packed, self._weights) if self._numpy_policy is None else self._numpy_policy(packed)
+
+    @contextlib.contextmanager
+    def copied_weights(self) -> Iterator[None]:
+        """Inside the context, compiled calls have a copy of the weights, too: another thread may change them."""
+        self._weights = flat_weights(self.pi)
+        try:
+            yield
+        finally:
+            self._weights = None
 
     def predict(self, packed: Packed) -> np.ndarray:
         """Outputs `[batch, n]`, with the policy's present weights."""
@@ -55,14 +67,18 @@ class PolicyInference:
         return None if self._numpy_policy is None else self.pi
 
     def load(self, weights: np.ndarray) -> None:
-        """Take the weights of `weights_from`, flat (see `flat_weights`)."""
-        if self._numpy_policy is not None:
+        """Take the weights of `weights_from`, flat (see `flat_weights`); if that is None, the policy's present ones."""
+        if self._numpy_policy is None:
+            self.refresh()
+        else:
             self._numpy_policy.load(weights)
 
     def refresh(self) -> None:
         """Take the policy's present weights."""
         if self._numpy_policy is not None:
             self.load(flat_weights(self.pi).numpy())
+        elif self._weights is not None:
+            self._weights = flat_weights(self.pi)
 
     def snapshot(self) -> Callable[[Packed], np.ndarray]:
         """The policy with its present weights, which later calls of `load` do not change if it acts in NumPy."""
@@ -98,22 +114,37 @@ class CompiledActor:
 
     @functools.cached_property
     def _compiled(self) -> Any:
-        spec = self._spec
-        pi = self._pi
+        return self._concrete(lambda packed: self._pi(self._inputs(packed)))
+
+    @functools.cached_property
+    def _compiled_with_weights(self) -> Any:
+        def act(packed: tuple[tf.Tensor, ...], weights: tf.Tensor) -> tf.Tensor:
+            parts = _unflattened(self._pi, weights)
+            trained, other = (
+                [parts.get(id(variable), variable.value) for variable in variables]
+                for variables in (self._pi.trainable_variables, self._pi.non_trainable_variables)
+            )
+            return self._pi.stateless_call(trained, other, self._inputs(packed))[0]
+
+        return self._concrete(act, tf.TensorSpec([None], tf.float32))
+
+    def _inputs(self, packed: tuple[tf.Tensor, ...]) -> Any:
+        """Return the inputs of the policy for packed observations and recurrent inputs."""
+        observation = unpack_observation(self._spec, packed)
+        return (observation, packed[-1]) if self._recurrent_width else observation
+
+    def _concrete(self, act: Callable[..., tf.Tensor], *signature: tf.TensorSpec) -> Any:
         width = self._recurrent_width
-        matrices = [*zip(spec.groups, spec.widths, strict=True), *([("float32", width)] if width else [])]
-        signature = tuple(tf.TensorSpec([None, width], group) for group, width in matrices)
+        matrices = [*zip(self._spec.groups, self._spec.widths, strict=True), *([("float32", width)] if width else [])]
+        packed = tuple(tf.TensorSpec([None, width], group) for group, width in matrices)
+        return tf.function(act, input_signature=[packed, *signature], autograph=False).get_concrete_function()
 
-        def act(packed: tuple[tf.Tensor, ...]) -> tf.Tensor:
-            observation = unpack_observation(spec, packed)
-            return pi((observation, packed[-1]) if width else observation)
-
-        return tf.function(act, input_signature=[signature], autograph=False).get_concrete_function()
-
-    def __call__(self, packed: Packed) -> np.ndarray:
-        """The outputs, `[num_envs, n]`."""
+    def __call__(self, packed: Packed, weights: tf.Tensor | None = None) -> np.ndarray:
+        """The outputs, `[num_envs, n]`, with other weights than those of the policy if they are given, flat."""
         with tf.device(self._device):
-            return self._compiled(tuple(map(tf.constant, packed))).numpy()
+            inputs = tuple(map(tf.constant, packed))
+            outputs = self._compiled(inputs) if weights is None else self._compiled_with_weights(inputs, weights)
+            return outputs.numpy()
 
     def __reduce__(self) -> Any:
         structure = self._pi.to_json()
@@ -139,6 +170,15 @@ def custom_classes(structure: str) -> dict[str, Any]:
         name: kind
         for name, kind in keras.saving.get_custom_objects().items()
         if f'"{name}"' in structure and not name.startswith("tfdpg>")
+    }
+
+
+def _unflattened(network: keras.Model, weights: tf.Tensor) -> dict[int, tf.Tensor]:
+    """Return the parts of the result of `flat_weights`, by the id of the weight that each is of."""
+    shapes = [tuple(weight.shape) for weight in network.weights]
+    parts = tf.split(weights, [math.prod(shape) for shape in shapes])
+    return {
+        id(weight): tf.reshape(part, shape) for weight, part, shape in zip(network.weights, parts, shapes, strict=True)
     }
 
 

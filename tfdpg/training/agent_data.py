@@ -16,6 +16,7 @@ from tfdpg.replay import GoalFunctions, Recorder, ReplayBuffer, TimeSteps, retur
 from tfdpg.replay.demonstrations import Demonstrations
 from tfdpg.spec import Packed
 from tfdpg.training.environment.collector import Collector
+from tfdpg.training.lateness import Lateness
 
 EXAMPLE_ROWS = 2000
 """The number of rows of an invented episode, which must be longer than the sequences of minibatches."""
@@ -50,6 +51,7 @@ class AgentData:
         evaluation_actor: computes the outputs of the evaluation policy.
         behaviour: selects actions during collection.
         collector: stores actions with their outcomes.
+        lateness: the times of the steps of a real-time training run; None in other ones.
         lock: held by a thread that reads or changes what the collector changes, while two threads share the data.
     """
 
@@ -83,6 +85,7 @@ class AgentData:
         self.behaviour = BehaviourPolicy(spec, self.actor, declaration.exploration, state)
         acting = self.replay, self.schedule, self.behaviour, options.drawn_seed, options.reward_shaper
         self.collector = Collector(spec, *acting, recorders)
+        self.lateness: Lateness | None = None
         self.lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
     def _inference(self, policy: PolicySpec, networks: Networks) -> PolicyInference:
@@ -95,19 +98,11 @@ class AgentData:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Inside the context, one thread collects data and another one learns.
-
-        Raises:
-            ValueError: NumPy cannot compute the policy, so that it would act while its weights change.
-        """
-        if self.actor.weights_from is None:
-            raise ValueError(
-                "`realtime` needs a policy that acts in NumPy. Build it of layers that NumPy can compute, or register "
-                "your layers with tfdpg.acting.numpy_layer."
-            )
+        """Inside the context, one thread collects data and another one learns."""
         self.lock = threading.Lock()
         try:
-            yield
+            with self.actor.copied_weights():
+                yield
         finally:
             self.lock = contextlib.nullcontext()
 

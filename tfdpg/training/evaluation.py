@@ -167,9 +167,19 @@ def evaluate(
 
 
 def run_episodes(
-    policy: AnyPolicy, env: Any, episodes: int, *, seed: int = 0, max_ep_len: int | None = None
+    policy: AnyPolicy,
+    env: Any,
+    episodes: int,
+    *,
+    seed: int = 0,
+    max_ep_len: int | None = None,
+    hold_steps: int | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Episode]:
-    """Run episodes as `evaluate` does, and yield each one when it ends."""
+    """Run episodes as `evaluate` does, and yield each one when it ends.
+
+    It returns before the next step if `is_stopped` is True. For `hold_steps`, see `EnvRunner`.
+    """
     positive_int("episodes", episodes)
     policy, memory = _prepare_policy(policy, env)
     spec = policy.spec
@@ -186,10 +196,10 @@ def run_episodes(
         return observation
 
     with evaluation_of(env):
-        runner = EnvRunner(env, spec, next_seed, max_ep_len)
+        runner = EnvRunner(env, spec, next_seed, max_ep_len, hold_steps=hold_steps)
         remaining = [len(range(env_index, episodes, runner.num_envs)) for env_index in range(runner.num_envs)]
         observation = checked_reset(runner.reset())
-        while any(remaining):
+        while any(remaining) and not is_stopped():
             action = spec.to_env(policy(observation))
             step, ended = runner.step(action)
             steps += 1

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import keras
+from gymnasium.vector import VectorEnv
 
 from tfdpg.environments import opened
 from tfdpg.findings import warn_of_normalizers
@@ -49,13 +50,15 @@ def fit(agent: TrainedAgent, env: Any, options: FitOptions) -> keras.callbacks.H
         env_timeout(env, options.step_timeout),
         contextlib.ExitStack() as resources,
     ):
-        check_environments(agent, options.validation_env, env)
+        check_environments(agent, options.validation_env, env, options.realtime)
         agent.relabel_with(env)
         resources.enter_context(demonstrating(agent, options))
         watch = EnvWatch(env)
         resources.callback(watch.close)
         resources.enter_context(agent.data.collector.not_watching())
-        runner = EnvRunner(env, agent.spec, agent.data.collector.next_reset_seed, options.max_ep_len, watch)
+        hold_steps = options.hold_steps if options.realtime else None
+        reset_seed = agent.data.collector.next_reset_seed
+        runner = EnvRunner(env, agent.spec, reset_seed, options.max_ep_len, watch, hold_steps)
         logs = [*step_logs(agent.spec), *(LOGS if options.realtime else ())]
         training = TrainingRun(agent, options, options.epoch_limit, logs)
         training.training_warnings.plan(options, runner)
@@ -111,8 +114,10 @@ def with_environment(options: Trained) -> Iterator[Trained]:
         yield dataclasses.replace(cast(Any, options), validation_env=env)
 
 
-def check_environments(agent: TrainedAgent, validation_env: Any, env: Any = None) -> None:
+def check_environments(agent: TrainedAgent, validation_env: Any, env: Any = None, realtime: bool = False) -> None:
     """Raise `ValueError` for other spaces, or if both are one environment; warn of wrappers that normalise."""
+    if realtime and validation_env is env and not isinstance(env, VectorEnv):
+        validation_env = None  # it is evaluated between two episodes
     environments = {"env": env, "validation_env": validation_env}
     environments = {name: each for name, each in environments.items() if each is not None}
     for each in environments.values():
@@ -121,7 +126,10 @@ def check_environments(agent: TrainedAgent, validation_env: Any, env: Any = None
         agent.spec.check(each, name)
         warn_of_normalizers(each, name)
     if len(environments) == 2 and validation_env.unwrapped is env.unwrapped:
-        raise ValueError("`validation_env` must be another environment than `env`: evaluating would reset it.")
+        raise ValueError(
+            "`validation_env` must be another environment than `env`: evaluating would reset it. Only with "
+            "realtime=True, and for one environment, may it be the same."
+        )
 
 
 class TrainingRun:
@@ -152,6 +160,7 @@ class TrainingRun:
         agent.stop_training = False  # callbacks of an earlier training run have set both
         agent._initial_epoch = None
         self.before_end: Callable[[], None] = lambda: None  # called before the callbacks at the end of training
+        self.evaluate: Callable[..., dict[str, float]] = agent.evaluate
         agent.data.actor.refresh()
         if (
             not agent.data.collector.is_restored
@@ -226,15 +235,19 @@ class TrainingRun:
             if isinstance(callback, ProgressBar):
                 callback.show(text)
 
+    def remark(self, text: str) -> None:
+        """Show a text in the progress bar, if there is one, in place of the time that is left; "" ends this."""
+        for callback in self.callbacks.callbacks:
+            if isinstance(callback, ProgressBar):
+                callback.remark(text)
+
     def _validate(self) -> dict[str, float]:
         """Evaluate in `validation_env`, if there is one, and return the logs."""
         options = self._options
         if options.validation_env is None:
             return {}
         self.callbacks.on_test_begin()
-        scores = self._agent.evaluate(
-            options.validation_env, options.validation_episodes, max_ep_len=options.max_ep_len
-        )
+        scores = self.evaluate(options.validation_env, options.validation_episodes, max_ep_len=options.max_ep_len)
         self.callbacks.on_test_end(scores)
         return {f"val_{name}": value for name, value in scores.items()}
 

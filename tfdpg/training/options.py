@@ -65,11 +65,23 @@ class FitOptions(TrainingOptions, group="training"):
     """number of environment steps per epoch, counted over all sub-environments."""
     callbacks = None
     """Keras callbacks. A batch is a collection phase; its index is that of its last environment step."""
+    validation_env = None
+    """second environment, or its id, for an evaluation at the end of each epoch; None does not evaluate. With
+    `realtime`, it may be `env` itself, which is then evaluated between two episodes."""
     initial_epoch: Natural = 0
     """epoch to start at, to resume an earlier training run."""
     realtime: bool = False
     """whether the environment is a real machine, whose control loop never waits for learning: updates, evaluations,
     callbacks and checkpoints are made in a thread of their own."""
+    max_lag: Annotated[Count | None, Only(realtime=True)] = None
+    """largest number of updates that may be due and not made. Above it, the environment is not stepped until learning
+    has caught up. None never waits."""
+    hold_steps: Annotated[Natural, Only(realtime=True)] = 0
+    """number of steps in succession in which missing values of observations and rewards, which are NaN or infinite,
+    keep their last values. After more of them, the episode is truncated."""
+    safe_action: Annotated[tuple[float, ...] | None, Only(realtime=True)] = None
+    """components of the action that the environment receives last, at the end of training, after an error or a signal;
+    None sends none."""
     step_timeout: Positive | None = None
     """maximum duration of a step or a reset of the environment, in seconds. If it takes longer, its processes are ended
     and training fails. None sets no limit. Requires an AsyncVectorEnv or rollout workers; the limit of a worker is
@@ -83,8 +95,6 @@ class FitOptions(TrainingOptions, group="training"):
 
     OBJECTS: ClassVar = Group(OBJECTS)
 
-    safe_action: Annotated[Any, Only(realtime=True)] = None
-    """action that the environment receives at the end of training, in its own shape; None sends none."""
     demonstrations: Any = None
     """data set from which a share of each minibatch comes, in any form that `fit_offline` takes. It stays apart from
     the replay buffer. None takes all minibatches from the replay buffer."""

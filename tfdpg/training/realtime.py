@@ -2,17 +2,21 @@
 
 import contextlib
 import gc
+import math
 import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from tfdpg.training.environment.env_runner import Episode, Interrupted
+from tfdpg.arguments import reject
+from tfdpg.training.environment.env_runner import Episode, Interrupted, Step
+from tfdpg.training.evaluation import run_episodes, summarise
+from tfdpg.training.lateness import Lateness
 from tfdpg.training.learning.updates import LARGEST_CHUNK
 from tfdpg.training.step_loop import StepLoop
 
@@ -20,12 +24,16 @@ SWITCH_INTERVAL = 2e-4
 """Seconds after which a thread that runs Python code lets another one run. Python's default of 5 ms would delay each
 action by as much."""
 NICENESS = 10
-"""How much lower the priority of the learner's thread is, so that it does not delay actions on a single core."""
+"""How much lower the priority of the learner's thread is, so that it does not delay actions on a single core. That of
+the control loop is as much higher, if the system allows this, because TensorFlow's own threads keep their priority."""
 LARGEST_LAG = 1000
-"""The most updates that are made later, if learning is slower than its schedule; further ones are not made."""
+"""The most updates that are made later, if learning is slower than its schedule; further ones are not made. Updates
+that become due together are never dropped."""
+RESET_SECONDS = 1.0
+"""The number of seconds after which the progress bar says that the environment is being reset."""
 LOGS = (
     *("updates_per_step_wanted", "updates_per_step"),
-    *("overhead_ms_p99", "overhead_ms_max", "late_steps", "interventions"),
+    *("overhead_ms_p99", "overhead_ms_max", "late_steps", "held_steps", "interventions"),
 )
 """The logs of an epoch, in addition to those of `StepLoop`."""
 
@@ -40,6 +48,16 @@ class RealTimeLoop(StepLoop):
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
+        self._safe_action = self._checked_safe_action()
+        self._evaluates_itself = self._options.validation_env is self._runner.env
+        if self._evaluates_itself:
+            self._training.evaluate = self._request_evaluation
+        self._is_requested = threading.Event()  # the learner's thread waits for an evaluation
+        self._has_scores = threading.Event()
+        self._scores: dict[str, float] = {}
+        self._evaluation: dict[str, Any] = {}
+        self._resets_since: float | None = None
+        self._largest_lag = math.inf if self._options.max_lag is None else self._options.max_lag
         self._training.before_end = self._wait_until_parked
         self._is_ready = threading.Event()  # the updates are compiled
         self._is_ending = threading.Event()  # the control loop must end
@@ -49,9 +67,10 @@ class RealTimeLoop(StepLoop):
         self._reported: deque[tuple[Episode, int]] = deque()  # episodes, for the agent's functions after an episode
         self._failure: BaseException | None = None  # of the control loop
         self._error: BaseException | None = None  # of the learner's thread
-        self._times: deque[tuple[float, float]] = deque(maxlen=100_000)  # of the calls and returns of `step`
+        self._agent.data.lateness = self._lateness = Lateness()
         self._lag = 0  # updates that are due, and not made yet
-        self._wanted = self._made = 0  # updates in this epoch
+        self._is_due = False  # whether an update phase is due, which may have no updates
+        self._wanted = self._made = 0  # updates of this training run
         self._next_first: int | None = None  # the first step of the next epoch
 
     def run(self) -> None:
@@ -61,7 +80,8 @@ class RealTimeLoop(StepLoop):
             thread.start()
             try:
                 self._is_ready.wait()
-                self._control()
+                with _higher_priority():
+                    self._control()
             except BaseException as error:
                 self._failure = error
             finally:
@@ -85,6 +105,7 @@ class RealTimeLoop(StepLoop):
         while not self._is_over:
             if action is None:
                 observation = self._begin() if self._observation is None else self._observation
+                self._wait_for_updates()
                 with lock:
                     action = collector.act(observation, True)
             called = time.perf_counter()
@@ -99,32 +120,105 @@ class RealTimeLoop(StepLoop):
             self._interruptions = 0
             with lock:
                 packed = collector.observe(*step)
-                action = None if finished else collector.act(step.next_observation, True, packed)
-            self._times.append((called, returned))
+                self._release()
+                goes_on = not finished and self._lag <= self._largest_lag
+                action = collector.act(step.next_observation, True, packed) if goes_on else None
+            self._lateness.add(called, returned)
             self._ended += finished
             self._has_news.set()
-            if finished:
-                self._times.append((np.nan, np.nan))  # a reset may take long
-                self._observation = self._runner.reset_ended(step)
+            if action is None:
+                self._lateness.pause()
+                self._observation = self._next_observation(step) if finished else step.next_observation
+        while self._evaluates_itself and not self._is_stopped:
+            if self._is_requested.wait(0.1):
+                self._evaluate()
+
+    def _checked_safe_action(self) -> np.ndarray | None:
+        """Return `safe_action` for all sub-environments, `[num_envs, *act_shape]`."""
+        given = self._options.safe_action
+        if given is None:
+            return None
+        spec = self._agent.spec
+        values = np.array(given, np.float32)
+        if values.shape != (spec.act_dim,) or not ((values >= spec.low) & (values <= spec.high)).all():
+            raise reject("safe_action", f"a sequence of length {spec.act_dim}, from {spec.low} to {spec.high}", given)
+        return spec.to_env(np.repeat(values[None], self._runner.num_envs, axis=0))
+
+    def _next_observation(self, step: Step) -> Any:
+        """Evaluate between two episodes, if it is time, and reset the environment; return its observations."""
+        if self._is_requested.is_set():
+            self._evaluate()
+            return self._begin()
+        return self._reset(lambda: self._runner.reset_ended(step))
+
+    def _reset(self, reset: Callable[[], Any]) -> Any:
+        """Call a function that resets the environment, which may take long."""
+        self._resets_since = time.monotonic()
+        try:
+            return reset()
+        finally:
+            self._resets_since = None
+
+    def _wait_for_updates(self) -> None:
+        """Wait until no more updates than `max_lag` are due and not made."""
+        while self._lag > self._largest_lag and not self._is_stopped:
+            time.sleep(0.001)
+
+    def _release(self) -> None:
+        """Count the updates that have become due. The lock is held."""
+        data = self._agent.data
+        if data.schedule.is_due or data.schedule.has_released_updates:
+            due = data.due_updates()
+            self._is_due = True
+            self._wanted += due
+            self._lag = min(self._lag + due, max(LARGEST_LAG, due))
+
+    def _request_evaluation(self, env: Any, episodes: int, **options: Any) -> dict[str, float]:
+        """Let the control loop evaluate, in the learner's thread; return the scores, NaN if training ends before it."""
+        self._evaluation = {"env": env, "episodes": episodes, **options}
+        self._scores = summarise([], self._agent.spec.has_goals)
+        self._has_scores.clear()
+        self._is_requested.set()
+        while not self._has_scores.wait(0.1):
+            if self._is_parked.is_set():
+                break
+        return self._scores
+
+    def _evaluate(self) -> None:
+        """Evaluate in the environment of training, between two episodes; a signal ends it between two steps."""
+        agent: Any = self._agent
+        options = {"hold_steps": self._options.hold_steps, "is_stopped": lambda: self._is_stopped}
+        try:
+            episodes = list(run_episodes(agent.policy(), seed=agent.seed, **self._evaluation, **options))
+            if not self._is_stopped:
+                self._scores = summarise(episodes, agent.spec.has_goals)
+        finally:
+            self._is_requested.clear()
+            self._has_scores.set()
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether the learner's thread or a signal ends training."""
+        return self._is_ending.is_set() or self._interrupted.is_set()
 
     @property
     def _is_over(self) -> bool:
         """Whether the control loop must end."""
         schedule = self._agent.data.schedule
         has_all = schedule.total_steps is not None and schedule.env_steps >= schedule.total_steps
-        return has_all or self._is_ending.is_set() or self._interrupted.is_set()
+        return has_all or self._is_stopped
 
     def _begin(self) -> Any:
         """Return the first observations. Open episodes of an agent that was loaded end at their last stored step."""
         with self._agent.data.lock:
             self._agent.data.collector.close_episodes()
-        return self._runner.reset()
+        return self._reset(self._runner.reset)
 
     def _park(self) -> None:
         """Send the safe action; close the environment after an error or a signal. Their errors become notes."""
         is_early = self._failure or self._is_ending.is_set() or self._interrupted.is_set()
         try:
-            self._runner.park(self._options.safe_action, closes=bool(is_early))
+            self._runner.park(self._safe_action, closes=bool(is_early))
         except Exception as error:
             if self._failure is None:
                 self._failure = error
@@ -159,13 +253,17 @@ class RealTimeLoop(StepLoop):
 
     def epoch(self, epoch: int) -> dict[str, float]:
         """Make the updates of an epoch; return its logs."""
-        self._wanted = self._made = 0
-        before, by_operator = self._agent.env_steps, self._runner.interventions
+        counts = self._counts()
         logs = super().epoch(epoch)
-        steps = max(1, self._agent.env_steps - before)
-        shares = (count / steps for count in (self._wanted, self._made, self._runner.interventions - by_operator))
-        wanted, made, interventions = shares
-        return logs | dict(zip(LOGS, (wanted, made, *self._lateness(), interventions), strict=True))
+        taken, wanted, made, held, by_operator = np.subtract(self._counts(), counts)
+        steps = max(1, taken)
+        values = wanted / steps, made / steps, *self._lateness.end_epoch(), held, by_operator / steps
+        return logs | dict(zip(LOGS, map(float, values), strict=True))
+
+    def _counts(self) -> list[Any]:
+        """Return the numbers of steps, updates that were due, and so on, so far."""
+        runner = self._runner
+        return [self._agent.env_steps, self._wanted, self._made, runner.held_steps, runner.interventions]
 
     def _first_step(self) -> int:
         """The number of environment steps before this epoch: some of its steps are taken while the last one ends."""
@@ -187,11 +285,10 @@ class RealTimeLoop(StepLoop):
             while self._reported:
                 agent.learner.end_episode(*self._reported.popleft())
             with agent.data.lock:
-                is_due = agent.data.schedule.is_due or agent.data.schedule.has_released_updates
-                due = agent.data.due_updates()
-            self._wanted += due
-            self._lag = min(self._lag + due, LARGEST_LAG)
-            if is_due or self._lag or self._failure or self._must_stop or not self._goes_on(until):
+                self._release()
+                is_due, self._is_due = self._is_due, False
+            self._remark()
+            if is_due or self._lag > 0 or self._failure or self._must_stop or not self._goes_on(until):
                 break
             self._has_news.wait(0.1)
         if self._failure is not None:
@@ -199,24 +296,16 @@ class RealTimeLoop(StepLoop):
         ended = [self._ended.popleft() for _ in range(len(self._ended))]
         updates = min(self._lag, LARGEST_CHUNK)
         logs = agent.learner.run_update_phase(updates)
-        self._lag -= updates
+        with agent.data.lock:
+            self._lag -= updates
         self._made += updates
         return ended, logs
 
-    def _lateness(self) -> tuple[float, float, int]:
-        """Return the 99th percentile and the maximum of the overhead in ms, and the number of late steps.
-
-        The overhead is the time from the return of `step` to its next call. A step is late if it returns more than a
-        period after it should have, where the period is the median time between the returns of two steps.
-        """
-        times = np.array([self._times.popleft() for _ in range(len(self._times))]).reshape(-1, 2)
-        overhead = 1000 * (times[1:, 0] - times[:-1, 1])
-        periods = np.diff(times[:, 1])
-        overhead, periods = overhead[np.isfinite(overhead)], periods[np.isfinite(periods)]
-        if not len(overhead):
-            return np.nan, np.nan, 0
-        late = int(np.sum(periods > 2 * np.median(periods)))
-        return float(np.percentile(overhead, 99)), float(overhead.max()), late
+    def _remark(self) -> None:
+        """Say in the progress bar that the environment is being reset, if this takes long."""
+        since = self._resets_since
+        is_long = since is not None and time.monotonic() - since > RESET_SECONDS
+        self._training.remark("waiting for reset" if is_long else "")
 
 
 @contextlib.contextmanager
@@ -231,6 +320,22 @@ def _short_switch_interval() -> Iterator[None]:
     finally:
         gc.unfreeze()
         sys.setswitchinterval(before)
+
+
+@contextlib.contextmanager
+def _higher_priority() -> Iterator[None]:
+    """Raise the priority of the calling thread inside the context, if the process may do so."""
+    if sys.platform != "linux":
+        yield
+        return
+    thread = threading.get_native_id()
+    before = os.getpriority(os.PRIO_PROCESS, thread)
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, thread, before - NICENESS)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, thread, before)
 
 
 def _lower_priority() -> None:

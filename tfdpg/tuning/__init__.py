@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tfdpg.agents import AGENTS, classes
 from tfdpg.cli.run_options import Run, RunConfig
 from tfdpg.cli.run_paths import parent_of
-from tfdpg.environments import make
+from tfdpg.environments import check_simulated
 from tfdpg.hints import did_you_mean
 from tfdpg.imports import require
 from tfdpg.options import options_of
@@ -113,7 +113,7 @@ def tune(
 
 def start(config: RunConfig, options: TuneOptions) -> "optuna.Study":
     """Check that the environment can be made, and search in the directory of the search."""
-    make(config.env, **config.env_kwargs).close()
+    check_simulated("--trials", config.env, config.env_kwargs)
     from tfdpg.tuning.search import search
 
     parent = parent_of(config.agent, config.env)

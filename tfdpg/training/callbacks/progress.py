@@ -17,6 +17,10 @@ from tfdpg.training.trained_agent import AgentCallback, TrainedAgent
 
 COUNTS = ("env_steps", "updates")
 """Logs that are counts, not means; they are printed as integers."""
+UNUSUAL = ("late_steps", "held_steps", "interventions")
+"""Logs of real-time training that are printed if they are not 0."""
+WANTED, MADE = "updates_per_step_wanted", "updates_per_step"
+"""Logs of real-time training that are printed together."""
 
 BAR = 20
 """The number of characters of the bar."""
@@ -31,7 +35,7 @@ ASCII = str.maketrans("━─·−", "=.--")
 def printed_logs(agent: TrainedAgent) -> list[str]:
     """Return the names of the logs that are printed; `History` and `CSVLogger` have all of them."""
     shown = [metric.name for metric in agent.metrics if metric.shown]
-    return [*COUNTS, "return", "episode_length", *shown, "val_return", "val_success_rate"]
+    return [*COUNTS, "return", "episode_length", *shown, "val_return", "val_success_rate", *UNUSUAL]
 
 
 class ProgressBar(AgentCallback):
@@ -57,6 +61,7 @@ class ProgressBar(AgentCallback):
         self._width = 0
         self._notebook_bar = _show_in_notebook() if self._draws_bar and _in_notebook() else None
         self._columns: list[str] = []
+        self._remark = ""
         if self._draws_bar:
             trigger_xla_messages()
 
@@ -85,8 +90,7 @@ class ProgressBar(AgentCallback):
         seconds = now - self._began
         so_far = {name: total / count for name, (total, count) in self._sums.items()}
         left = seconds / self._done * (self._steps - self._done)
-        columns = _columns() if self._notebook_bar is None else NOTEBOOK_COLUMNS
-        self._draw([self._bar(f"{format_duration(left)} left"), *_named(format_logs(so_far, self._printed))], columns)
+        self._draw_bar(f"{format_duration(left)} left", *_named(format_logs(so_far, self._printed)))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Draw the bar or print the line with the epoch's logs."""
@@ -112,6 +116,16 @@ class ProgressBar(AgentCallback):
         self.on_train_end()
         self._last_drawn = -np.inf
         _print(text)
+
+    def remark(self, text: str) -> None:
+        """Show a text in the bar in place of the time that is left, until it is ""."""
+        if self._draws_bar and text != self._remark:
+            self._remark = text
+            self._draw_bar(text)
+
+    def _draw_bar(self, left: str, *numbers: str) -> None:
+        columns = _columns() if self._notebook_bar is None else NOTEBOOK_COLUMNS
+        self._draw([self._bar(self._remark or left), *numbers], columns)
 
     def _bar(self, seconds: str) -> str:
         total = f"{self._steps:,}"
@@ -150,11 +164,14 @@ def resolve(verbose: Any) -> int:
 
 def format_logs(logs: Mapping[str, float], printed: Iterable[str]) -> dict[str, str]:
     """Return the formatted numbers of those logs that are printed, in that order; NaN is empty."""
-    numbers = {name: logs[name] for name in printed if name in logs}
-    return {
+    numbers = {name: logs[name] for name in printed if name in logs and (logs[name] or name not in UNUSUAL)}
+    texts = {
         name: "" if np.isnan(value) else format_number(int(value) if name in COUNTS else value)
         for name, value in numbers.items()
     }
+    if logs.get(WANTED):
+        texts["updates/step"] = f"wanted {format_number(logs[WANTED])}, made {format_number(logs[MADE])}"
+    return texts
 
 
 def _named(numbers: Mapping[str, str]) -> list[str]:

@@ -90,7 +90,7 @@ def save(
         directory: the directory of the checkpoint.
         overwrite: whether to replace a checkpoint.
         finish: called with the complete temporary directory, to which it may add files.
-        captured: the result of `capture`; None is that of now.
+        captured: the result of `capture`; None captures it first.
 
     Raises:
         FileExistsError: `directory` exists and `overwrite` is False, or it is not a saved agent.

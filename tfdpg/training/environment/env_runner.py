@@ -20,6 +20,7 @@ from tfdpg.findings import malformed_reset, step_limit
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
 from tfdpg.training.environment.env_watch import CLOCK, EnvWatch
+from tfdpg.training.environment.held_values import ATTEMPTS, HeldValues
 from tfdpg.training.environment.step_parsing import (
     API,
     batched,
@@ -169,8 +170,11 @@ class EnvRunner:
         reset_seed: returns the seed of each reset.
         max_ep_len: truncate episodes after this many steps; None sets no limit beyond the environment's own.
         watch: finds out whether others have called the environment; None does not.
+        hold_steps: the number of steps in succession in which missing values of observations and rewards keep their
+            last values; after more steps, the episode is truncated. None leaves missing values as they are.
 
     Attributes:
+        env: the environment.
         is_real: whether the environment is a real machine.
         interventions: the number of steps that an operator made.
         is_endless: whether an episode has lasted `LONG_EPISODE` steps, and no limit ends it.
@@ -186,8 +190,9 @@ class EnvRunner:
         reset_seed: ResetSeed,
         max_ep_len: int | None = None,
         watch: EnvWatch | None = None,
+        hold_steps: int | None = None,
     ):
-        self._env = env
+        self.env = env
         self._spec = spec
         self._reset_seed = reset_seed
         self._is_vector = isinstance(env, gym.vector.VectorEnv)
@@ -200,15 +205,21 @@ class EnvRunner:
         self._open = OpenReturns(self.num_envs)
         self._watch = watch
         self._called_at = CLOCK.now  # after the last own call
+        self._held = None if hold_steps is None else HeldValues(spec, self.num_envs, hold_steps)
         self.interventions = 0
         self.is_endless = False
 
-    def park(self, safe_action: Any, closes: bool) -> None:
-        """Take a last step with a safe action, unless it is None; then perhaps close the environment."""
+    @property
+    def held_steps(self) -> int:
+        """The number of steps in which missing values kept their last values."""
+        return 0 if self._held is None else self._held.held
+
+    def park(self, safe_action: np.ndarray | None, closes: bool) -> None:
+        """Send a last action, `[num_envs, *act_shape]`, unless it is None; then perhaps close the environment."""
         if safe_action is not None:
-            self._env.step(safe_action)
+            self.env.step(safe_action if self._is_vector else self._spec.first(safe_action))
         if closes:
-            self._env.close()
+            self.env.close()
 
     @property
     def longest_open_episode(self) -> int:
@@ -226,9 +237,20 @@ class EnvRunner:
         return self._reset(seed=seeds if self._is_vector else seeds[0])
 
     def _reset(self, **arguments: Any) -> Any:
-        """Call `reset` of the environment, and return the batch of observations."""
+        """Call `reset` of the environment, and return the batch of observations.
+
+        If missing values are held, an observation that is not finite cannot begin an episode: `reset` is called again.
+        """
+        observation: Any = None
+        for _ in range(ATTEMPTS):
+            observation = self._reset_once(arguments)
+            if self._held is None or self._held.begin(observation):
+                return observation
+        raise ValueError(f"The observation of `reset` is not finite after {ATTEMPTS} calls. Received: {observation}")
+
+    def _reset_once(self, arguments: dict[str, Any]) -> Any:
         try:
-            result = self._env.reset(**arguments)
+            result = self.env.reset(**arguments)
         except Exception as error:
             self._explain(error)
             raise
@@ -247,7 +269,7 @@ class EnvRunner:
         if CLOCK.now != self._called_at:
             self._check_interruption(has_stepped=False)
         try:
-            result = self._env.step(action if self._is_vector else self._spec.first(action))
+            result = self.env.step(action if self._is_vector else self._spec.first(action))
         except Exception as error:
             self._explain(error)
             raise
@@ -267,6 +289,10 @@ class EnvRunner:
             reward = np.array([reward], np.float64)
             terminated = np.array([terminated])
             truncated = np.array([truncated])
+        if self._held is not None:
+            observation, reward, lost = self._held.fill(observation, reward)
+            truncated = truncated | (lost & ~terminated)
+            final = final if self._is_vector else observation
         self._open.add(reward)
         if (over := self._open.lengths >= self._longest).any():
             if self._max_ep_len is not None:
@@ -295,11 +321,11 @@ class EnvRunner:
     def _report_endless(self) -> None:
         """Warn, once for each environment, that an episode may never end."""
         self._longest = np.inf
-        if step_limit(self._env) is not None:
+        if step_limit(self.env) is not None:
             return
         self.is_endless = True
-        if self._env is not _endless.get(id(self._env)):
-            _endless[id(self._env)] = self._env
+        if self.env is not _endless.get(id(self.env)):
+            _endless[id(self.env)] = self.env
             warn(
                 f"An episode has lasted {LONG_EPISODE:,} steps, and the environment has no known step limit. If its "
                 "episodes never end, pass `max_ep_len`, or wrap the environment in gymnasium.wrappers.TimeLimit."
@@ -315,12 +341,12 @@ class EnvRunner:
 
     def _explain(self, error: Exception) -> None:
         """Raise an error that says what to change, if the environment breaks the API; else note the sub-environment."""
-        base = self._env.unwrapped
+        base = self.env.unwrapped
         if getattr(base, "closed", False):
             return  # it was closed because it exceeded the time limit
         if isinstance(error, EOFError | ConnectionError):
-            check_processes(self._env, error)
-        env_index = failed_env_index(error, self._env, self._spec) if self._is_vector else None
+            check_processes(self.env, error)
+        env_index = failed_env_index(error, self.env, self._spec) if self._is_vector else None
         if isinstance(base, AsyncVectorEnv) and awaits_replies(base):
             terminate_processes(base)
         where = "" if env_index is None else f"Sub-environment {env_index}: "

@@ -192,7 +192,11 @@ class Learner:
         self.epoch_metrics.restore(state["statistics"])
 
     def compile(self) -> None:
-        """Compile the updates, without making one. Call it inside `flat_state`."""
+        """Compile the updates and the policy, without making an update. Call it inside `flat_state`."""
+        data = self._data
+        spec = data.spec
+        packed = tuple(np.zeros((1, width), group) for group, width in zip(spec.groups, spec.widths, strict=True))
+        data.behaviour.with_network(data.actor).greedy(packed)
         if self._data.options.run_eagerly:
             return
         compiled = self._updates(self._is_flat)

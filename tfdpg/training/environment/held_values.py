@@ -1,0 +1,70 @@
+"""Missing values of a real machine's sensors, which keep their last values for a few steps. NumPy only."""
+
+from typing import Any
+
+import numpy as np
+
+from tfdpg.spec import Spec
+
+ATTEMPTS = 3
+"""How often an environment is reset if the observation of its reset is not finite."""
+
+
+class HeldValues:
+    """Replaces values of observations and rewards that are not finite by their last finite ones.
+
+    Args:
+        spec: the spaces.
+        num_envs: the number of sub-environments.
+        steps: the number of steps in succession that may have such values.
+
+    Attributes:
+        held: the number of steps in which a value was replaced, counted over all sub-environments.
+    """
+
+    def __init__(self, spec: Spec, num_envs: int, steps: int):
+        self._spec = spec
+        self._steps = steps
+        self._observation: dict[str, np.ndarray] = {}
+        self._reward = np.zeros(num_envs)
+        self._missing = np.zeros(num_envs, np.int64)  # steps in succession
+        self.held = 0
+
+    def begin(self, observation: Any) -> bool:
+        """Receive the observations that a reset returned; return whether all of them are finite."""
+        self._observation, _ = self._spec.arrays(observation, ("batch",))
+        self._reward[:] = 0
+        self._missing[:] = 0
+        return all(_is_finite(part).all() for part in self._observation.values())
+
+    def fill(self, observation: Any, reward: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray]:
+        """Replace the missing values of a step.
+
+        Args:
+            observation: a batch of observations.
+            reward: `[num_envs]`.
+
+        Returns:
+            The observations and rewards; and where too many steps in succession had missing values, `[num_envs]`. A
+            reward that is missing before there was another one is 0.
+        """
+        parts, _ = self._spec.arrays(observation, ("batch",))
+        is_finite = _is_finite(reward)
+        for part in parts.values():
+            is_finite = is_finite & _is_finite(part).reshape(len(part), -1).all(axis=1)
+        if not is_finite.all():
+            self.held += int(np.count_nonzero(~is_finite))
+            reward = np.where(np.isfinite(reward), reward, self._reward)
+            parts = {
+                name: np.where(_is_finite(part), part, self._observation[name]).astype(part.dtype)
+                for name, part in parts.items()
+            }
+            observation = self._spec.nested(parts) if self._spec.is_dict else parts["x"]
+        self._missing = np.where(is_finite, 0, self._missing + 1)
+        self._observation = parts
+        self._reward = reward
+        return observation, reward, self._missing > self._steps
+
+
+def _is_finite(values: np.ndarray) -> np.ndarray:
+    return np.isfinite(values) if values.dtype.kind == "f" else np.ones(values.shape, bool)
