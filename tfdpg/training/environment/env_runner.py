@@ -299,13 +299,15 @@ class EnvRunner:
                 truncated = truncated | over
             elif (over & ~terminated & ~truncated).any():
                 self._report_endless()
-        by_operator = None
-        if INTERVENTION in info:
-            by_operator = np.broadcast_to(np.asarray(info[INTERVENTION], bool), self.num_envs)
+        by_operator = self._by_operator(info)
         step = Step(reward, observation, terminated, truncated, final, self._executed(action, info), by_operator)
         self.interventions += 0 if by_operator is None else np.count_nonzero(by_operator)
         any_ended = terminated.any() or truncated.any()
         return step, self._finished_episodes(terminated, truncated, info) if any_ended else []
+
+    def _by_operator(self, info: dict[str, Any]) -> np.ndarray | None:
+        """Return where an operator made the step according to `info`, bool `[num_envs]`; None if it does not say."""
+        return np.broadcast_to(np.asarray(info[INTERVENTION], bool), self.num_envs) if INTERVENTION in info else None
 
     def _executed(self, sent: np.ndarray, info: dict[str, Any]) -> np.ndarray | None:
         """Return the actions that were executed according to `info`, `[num_envs, *act_shape]`; None if it has none."""
