@@ -150,7 +150,7 @@ def draw() -> None:
     tasks = curves()
     style: Any = {**STYLE, "axes.grid": True}
     plt.rcParams.update(style)
-    figure, axes = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.2), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.4), squeeze=False, layout="constrained")
     for axis, (task, ratios) in zip(axes[0], tasks.items(), strict=True):
         shown = demonstrated_return(task)
         for ratio, seeds in sorted(ratios.items()):
@@ -168,7 +168,7 @@ def draw() -> None:
         axis.set_title(task)
         axis.set_xlabel("environment steps")
     axes[0, 0].set_ylabel("return")
-    axes[0, -1].legend()
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     save(figure, RESULTS.with_name("demonstrations.svg"), "")
 
 
