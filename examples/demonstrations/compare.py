@@ -150,23 +150,22 @@ def draw() -> None:
     tasks = curves()
     style: Any = {**STYLE, "axes.grid": True}
     plt.rcParams.update(style)
-    figure, axes = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.4), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(1, len(tasks), figsize=(3.3 * len(tasks), 3.2), squeeze=False, layout="constrained")
     for axis, (task, ratios) in zip(axes[0], tasks.items(), strict=True):
         shown = demonstrated_return(task)
         for ratio, seeds in sorted(ratios.items()):
             colour = COLOURS[ratio]
             label = f"ratio {ratio:g}" if ratio else "without demonstrations"
-            for curve in seeds.values():
-                axis.plot(*zip(*curve, strict=True), color=colour, alpha=0.35, linewidth=1)
-            steps = [step for step, _ in next(iter(seeds.values()))]
-            mean = np.mean([[score for _, score in curve] for curve in seeds.values()], axis=0)
-            axis.plot(steps, mean, color=colour, linewidth=2, label=label)
+            steps = np.array([step for step, _ in next(iter(seeds.values()))])
+            returns = np.array([[score for _, score in curve] for curve in seeds.values()])
+            axis.plot(steps / 1000, returns.T, color=colour, alpha=0.35, linewidth=1)
+            axis.plot(steps / 1000, returns.mean(axis=0), color=colour, linewidth=2, label=label)
             ends = [last(curve) for curve in seeds.values()]
             each = ", ".join(f"{end:.1f}" for end in ends)
             print(f"| {task} | {ratio:g} | {steps[-1]:,} | {statistics.fmean(ends):.1f} | {each} | {shown:.1f} |")
-        axis.axhline(shown, color="#555555", linestyle=":", label="the demonstrations")
+        axis.axhline(shown, color="#666666", linestyle=":", label="the demonstrations")
         axis.set_title(task)
-        axis.set_xlabel("environment steps")
+        axis.set_xlabel("environment steps (thousands)")
     axes[0, 0].set_ylabel("return")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     save(figure, RESULTS.with_name("demonstrations.svg"), "")
