@@ -115,39 +115,39 @@ def _report_steps(times: np.ndarray, wanted: float) -> Iterator[Fact | Finding]:
     wanted *= 1000
     period = float(np.median(periods))
     p50, p99 = np.percentile(durations, (50, 99))
-    what = f"p50 {_three_digits(p50)}, p99 {_three_digits(p99)}, max {_three_digits(durations.max())} ms"
+    what = f"p50 {_short(p50)}, p99 {_short(p99)}, max {_short(durations.max())} ms"
     yield Fact("step time", f"{what}, in {len(durations):,} steps")
-    hz = f"{_three_digits(1000 / wanted)} Hz"
+    hz = f"{_short(1000 / wanted)} Hz"
     if period < TOLERANCE * wanted:
-        yield Fact("period", f"none: `step` returns at once, after {_three_digits(p50)} ms")
+        yield Fact("period", f"none: `step` returns at once, after {_short(p50)} ms")
         yield Finding(
-            f"`step` returns at once, after {_three_digits(p50)} ms: the environment does not wait for a clock of {hz}.",
-            f"Let `step` send the action, sleep until the next tick of a clock, {_three_digits(wanted)} ms after the last "
+            f"`step` returns at once, after {_short(p50)} ms: the environment does not wait for a clock of {hz}.",
+            f"Let `step` send the action, sleep until the next tick of a clock, {_short(wanted)} ms after the last "
             "one, and then read the observation.",
         )
     else:
         yield Fact(
             "period",
-            f"{_three_digits(period)} ms between the returns of steps, which is {_three_digits(1000 / period)} Hz",
+            f"{_short(period)} ms between the returns of steps, which is {_short(1000 / period)} Hz",
         )
         jitter = np.abs(periods - period)
         later = 100 * np.mean(periods > (1 + TOLERANCE) * period)
-        what = f"p99 {_three_digits(np.percentile(jitter, 99))}, max {_three_digits(jitter.max())} ms"
+        what = f"p99 {_short(np.percentile(jitter, 99))}, max {_short(jitter.max())} ms"
         yield Fact(
             "jitter",
-            f"{what}; {_three_digits(later)} % of the steps are later than {100 * TOLERANCE:.0f} % of the period",
+            f"{what}; {_short(later)} % of the steps are late by more than {100 * TOLERANCE:.0f} % of it",
         )
         if abs(period - wanted) > TOLERANCE * wanted:
             yield Finding(
-                f"The period of the environment is {_three_digits(period)} ms, not the {_three_digits(wanted)} ms of {hz}.",
+                f"The period of the environment is {_short(period)} ms, not the {_short(wanted)} ms of {hz}.",
                 f"Check it at the rate that it keeps, `--realtime {1000 / period:.3g}`, or change its clock. If "
                 "`step` takes longer than a period, find out what it waits for.",
             )
     late = np.mean(periods > period + max(period, wanted))
     if late > LATE:
         yield Finding(
-            f"{_three_digits(100 * late)} % of the steps return more than a period late, the latest by "
-            f"{_three_digits(periods.max() - period)} ms.",
+            f"{_short(100 * late)} % of the steps return more than a period late, the latest by "
+            f"{_short(periods.max() - period)} ms.",
             "Find out what `step` waits for, such as a driver, a network or another program on this machine; or choose "
             "a lower rate.",
         )
@@ -158,17 +158,13 @@ def _report_updates(name: str, seconds: float, hz: float) -> Iterator[Fact | Fin
     busy = seconds * hz
     ratio = LEARNING / busy
     is_possible = ratio >= 1
-    yield Fact(
-        "updates", f"{_three_digits(1000 * seconds)} ms each, for {name} with its default options and nothing else"
-    )
-    needed = f"one update per step takes {_three_digits(100 * busy)} % of the time of one core"
+    yield Fact("updates", f"{_short(1000 * seconds)} ms each, for {name} with its default options and nothing else")
+    needed = f"one update per step takes {_short(100 * busy)} % of the time of one core"
     largest = f"the largest ratio is about {ratio:.2g} updates per step"
-    yield Fact(
-        "ratio", f"at {_three_digits(hz)} Hz, {needed}: {'possible' if is_possible else 'not possible'}; {largest}"
-    )
+    yield Fact("ratio", f"at {_short(hz)} Hz, {needed}: {'possible' if is_possible else 'not possible'}; {largest}")
     if not is_possible:
         yield Finding(
-            f"Learning is too slow for one update per step at {_three_digits(hz)} Hz: {largest}.",
+            f"Learning is too slow for one update per step at {_short(hz)} Hz: {largest}.",
             "Make fewer updates per step (`gradient_steps` updates after every `update_every` steps) or smaller ones "
             "(`batch_size`, `hidden_units`), or choose a lower rate.",
         )
@@ -213,5 +209,5 @@ class _Examples:
         return 0.0, 0.0
 
 
-def _three_digits(value: Any) -> str:
+def _short(value: Any) -> str:
     return f"{float(f'{value:.3g}'):,.10g}"
