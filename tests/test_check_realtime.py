@@ -12,6 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 import tfdpg
 from tests.agents.roster import brief
 from tests.broken import OldReset, OldStep
+from tests.docs.pages import fences
 from tests.environments import Counter, Machine
 from tfdpg import checking, cli
 from tfdpg.checking import realtime
@@ -61,6 +62,9 @@ def test_the_command_measures_one_instance_and_the_updates_of_an_agent(env, agen
     assert facts["resets"].startswith("3; each takes ")
     assert f"ms each, for {agent} with its default options" in facts["updates"]
     assert facts["ratio"].startswith("at 200 Hz, one update per step takes ")
+    _, page = fences("docs/checking.md", "text")
+    assert [line[:14].strip() for line in page.code.splitlines()[3:-2] if line[:1].strip()] == list(facts)
+    assert page.code.splitlines()[0] == printed.err.strip().replace(f"tests.test_check_realtime:{env}", "plant:Plant")
 
 
 class Discrete(Clocked):
