@@ -47,6 +47,7 @@ def real_time(env: gym.Env, hz: float, steps: int, seed: int) -> Iterator[Fact |
         seed: seeds the resets and the actions.
     """
     name, seconds = _seconds_per_update(Spec(env.observation_space, env.action_space))
+    yield from _report_updates(name, seconds, hz)
     gc.collect()
     gc.freeze()  # so that collecting the garbage of an environment does not search TensorFlow's objects
     try:
@@ -56,7 +57,6 @@ def real_time(env: gym.Env, hz: float, steps: int, seed: int) -> Iterator[Fact |
     yield from _report_steps(times, 1 / hz)
     spans = " to ".join(f"{each:.2g}" for each in (min(resets), max(resets)))
     yield Fact("resets", f"{len(resets)}; each takes {spans} s")
-    yield from _report_updates(name, seconds, hz)
 
 
 def _take_steps(env: gym.Env, steps: int, seconds: float, seed: int) -> tuple[np.ndarray, list[float]]:
