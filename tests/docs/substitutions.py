@@ -62,6 +62,7 @@ NOT_RUN = {
     "runs/tune-": "uses the trials of an earlier block",
     "serve exported_models": "runs until it is ended",
     "diagnose runs": "diagnoses the run of another page",
+    "plant:Plant": "needs a machine",
     "sb3/progress.csv": "plots a file of another program",
 }
 """Texts of commands that are parsed but not run, with the reason."""
