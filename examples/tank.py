@@ -24,18 +24,22 @@ class Tank(gym.Env):
         self.level = 0.0
 
     def reset(self, *, seed=None, options=None):
+        """Begin an episode with another set point."""
         super().reset(seed=seed)
         self.target = self.np_random.uniform(0.2, 0.8)
         self.steps = 0
         self.tick = time.monotonic()
         return self.read(), {}
 
-    def read(self):  # here, a real plant reads its sensors
+    def read(self):
+        """Return the level, and its distance from the set point. A real plant reads its sensors."""
         return np.array([self.level, self.target - self.level], np.float32)
 
     def step(self, action):
-        valve = float(action[0]) if self.level < 0.95 else 0.0  # the plant's own protection
-        self.level += self.period * (valve - np.sqrt(self.level) / 2)  # a real plant moves
+        """Open the valve until the next tick. A real plant moves."""
+        # The plant protects itself, so it may execute another action.
+        valve = float(action[0]) if self.level < 0.95 else 0.0
+        self.level += self.period * (valve - np.sqrt(self.level) / 2)
         self.tick += self.period
         time.sleep(max(0.0, self.tick - time.monotonic()))
         self.steps += 1

@@ -63,6 +63,7 @@ NOT_RUN = {
     "serve exported_models": "runs until it is ended",
     "--demonstrations recordings": "uses the recordings of an earlier block",
     "diagnose runs": "diagnoses the run of another page",
+    "plant:Plant": "needs a machine",
     "sb3/progress.csv": "plots a file of another program",
 }
 """Texts of commands that are parsed but not run, with the reason."""

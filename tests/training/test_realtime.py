@@ -368,7 +368,7 @@ def test_tfdpg_train_evaluates_on_the_machine_with_a_flag(tmp_path, monkeypatch)
     assert (Machine.instances, Machine.steps) == (1, 25 + 20)
     run = tmp_path / "seed-0"
     assert json.loads((run / "run.json").read_text())["reproducible"] is False
-    assert tfdpg.load(run / "best").metadata["scores"] == {"val_return": 55}
+    assert tfdpg.load(run / "best").metadata["scores"]["val_return"] == 55
     assert "val_return" in (run / "progress.csv").read_text().splitlines()[0]
 
 

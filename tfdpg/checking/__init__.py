@@ -1,10 +1,12 @@
-"""Find problems of an environment before training on it: `tfdpg.check` and `tfdpg check`. TensorFlow is not imported.
+"""Find problems of an environment before training on it: `tfdpg.check` and `tfdpg check`. It imports no TensorFlow.
 
 A companion of the core. It uses `spec`, `spaces`, `findings`, `environments`, and the parsing of steps and the checks
 of numbers in `training.environment`. `conventions` checks Gymnasium's API, `spaces` the spaces, `random_steps` takes
-steps, `observations` looks at what came back, and `report` prints it.
+steps, `observations` looks at what came back, `realtime` measures times (it imports TensorFlow when it is called), and
+`report` prints it.
 """
 
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -13,38 +15,50 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from tfdpg.arguments import natural, positive_int
+from tfdpg.arguments import natural, positive, positive_int
 from tfdpg.checking.conventions import check_form, conventions
 from tfdpg.checking.observations import Observations
 from tfdpg.checking.random_steps import seeds, take_random_steps
+from tfdpg.checking.realtime import real_time, steps_of
 from tfdpg.checking.report import Fact, report
 from tfdpg.checking.spaces import findings_from, space_facts
-from tfdpg.environments import make_unchecked
+from tfdpg.environments import is_real, make_unchecked
 from tfdpg.findings import Finding, normalizers
 from tfdpg.training.environment.env_runner import check_partial_reset
 
 __all__ = ["Finding", "check"]
 
 
-def check(env: Any, *, steps: int | None = None, seed: int = 0, verbose: int = 1) -> list[Finding]:
+def check(
+    env: Any, *, steps: int | None = None, seed: int = 0, realtime: float | None = None, verbose: int = 1
+) -> list[Finding]:
     """Find problems of an environment, and report what an agent will see of it.
 
     The environment is reset and stepped with random actions. For a vector environment, the first sub-environment is
     checked.
 
+    A real machine, whose unwrapped environment has an attribute `is_real` = True, is reset twice and then after each
+    episode, and takes one step more. No seed is used twice. With `realtime`, an environment takes no further step.
+
     Args:
         env: an environment, a vector environment, or an id: a registered id, `module:id` or `module:Class`.
         steps: the number of random steps, at least 1. None takes 1,000, or as many as the step limit of the
             environment if that is more; without a known limit, steps until an episode ends, at most 10,000. Stepping
-            stops after ten seconds, or after a minute if no episode has ended and there is a known limit.
+            stops after ten seconds, or after a minute if no episode has ended and there is a known limit. With
+            `realtime`, None takes as many as ten seconds have at that rate, at least 10. Stepping then ends after twice
+            the time that the steps should take.
         seed: seeds the resets and the actions; at least 0.
+        realtime: the rate of a control loop in steps per second, above 0. The check then measures, in place of all
+            else, how well the environment keeps this rate, and whether learning makes an update per step on this
+            machine. None measures neither.
         verbose: 0 prints nothing, 1 prints a report.
 
     Returns:
         The findings, each with a problem (`what`) and its `remedy`.
 
     Raises:
-        ValueError: the environment cannot be made, or `steps` or `seed` is out of range.
+        ValueError: the environment cannot be made; `steps`, `seed` or `realtime` is out of range; or `realtime` is
+            given for a vector environment.
 
     Example:
         ```python
@@ -53,7 +67,7 @@ def check(env: Any, *, steps: int | None = None, seed: int = 0, verbose: int = 1
     """
     made = make_unchecked(env) if isinstance(env, str) else env
     try:
-        name, facts, findings = examine(made, steps, seed)
+        name, facts, findings = examine(made, steps, seed, realtime, announces=bool(verbose))
     finally:
         if made is not env:
             made.close()
@@ -62,28 +76,38 @@ def check(env: Any, *, steps: int | None = None, seed: int = 0, verbose: int = 1
     return findings
 
 
-def examine(env: Any, steps: int | None = None, seed: int = 0) -> tuple[str, list[Fact], list[Finding]]:
+def examine(
+    env: Any, steps: int | None = None, seed: int = 0, realtime: float | None = None, *, announces: bool = False
+) -> tuple[str, list[Fact], list[Finding]]:
     """Check an environment as `check` does.
 
     Args:
         env: an environment or a vector environment.
         steps: the number of random steps; None takes as many as `check` says.
         seed: seeds the resets and the actions.
+        realtime: the rate of a control loop in steps per second; None is not about real time.
+        announces: whether to say on standard error that a machine will move, before it does.
 
     Returns:
         The name of the environment, the facts about it, and the findings.
 
     Raises:
-        ValueError: `steps` or `seed` is out of range.
+        ValueError: `steps`, `seed` or `realtime` is out of range, or `realtime` is given for a vector environment.
     """
     if steps is not None:
         positive_int("steps", steps)
     natural("seed", seed)
+    if realtime is not None:
+        realtime = positive("realtime", realtime)
+        if isinstance(env, gym.vector.VectorEnv):
+            raise ValueError(f"`realtime` needs a single environment. Received: {_name(env)}")
+    if announces and (realtime is not None or is_real(env)):
+        print(f"tfdpg: {_name(env)} will move: it is reset and takes random steps. Ctrl-C stops it.", file=sys.stderr)
     items: list[Fact | Finding] = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # `conventions` turns those of Gymnasium into findings
-            for item in _examine(env, steps, seed):
+            for item in _examine(env, steps, seed, realtime):
                 items.append(item)
     except (Exception, SystemExit) as error:
         items.append(_raised(error))
@@ -91,7 +115,7 @@ def examine(env: Any, steps: int | None = None, seed: int = 0) -> tuple[str, lis
     return _name(env), facts, [item for item in items if isinstance(item, Finding)]
 
 
-def _examine(env: Any, steps: int | None, seed: int) -> Iterator[Fact | Finding]:
+def _examine(env: Any, steps: int | None, seed: int, realtime: float | None) -> Iterator[Fact | Finding]:
     if not isinstance(env, gym.Env | gym.vector.VectorEnv):
         yield Finding(
             f"This is a {type(env).__module__}.{type(env).__name__}, not a gymnasium.Env.",
@@ -110,14 +134,20 @@ def _examine(env: Any, steps: int | None, seed: int) -> Iterator[Fact | Finding]
             yield Finding(f"It has no `{name}`.", f"Set `self.{name} = ...` in `__init__`, then check again.")
         return
     single_env = _FirstEnv(env) if isinstance(env, gym.vector.VectorEnv) else env
-    yield from space_facts(single_env)
+    facts = list(space_facts(single_env))
+    yield from facts
+    if realtime is not None:
+        if not any(isinstance(fact, Finding) for fact in facts):
+            yield from real_time(single_env, realtime, steps_of(realtime, steps), seed)
+        return
     if malformed := check_form(env, single_env, seed):
         yield malformed._replace(remedy=f"{malformed.remedy} Then check again: nothing else was checked.")
         return
-    yield from conventions(single_env, seed)
+    moves = is_real(env)
+    yield from conventions(single_env, seed, moves)
     observations = Observations(single_env.observation_space)
     yield from take_random_steps(env, single_env, observations, steps, seed)
-    if not normalizing:  # the statistics of normalising wrappers persist over a reset
+    if not (normalizing or moves):  # the statistics of normalising wrappers persist over a reset
         yield from seeds(single_env, observations, seed)
 
 

@@ -11,6 +11,7 @@ import gymnasium as gym
 from gymnasium.utils import env_checker, passive_env_checker
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
+from tfdpg.environments import is_real
 from tfdpg.findings import Finding, malformed_reset, malformed_step
 
 IGNORED = (
@@ -72,20 +73,31 @@ def _malformed(env: Any) -> Finding | None:
                     "Declare it as `def reset(self, *, seed=None, options=None)`, and begin with "
                     "`super().reset(seed=seed)`.",
                 )
+    if is_real(base):
+        return None
     with contextlib.suppress(Exception):  # the caller reports the original error
         return malformed_reset(base.reset(seed=0)) or malformed_step(base.step(base.action_space.sample()))
     return None
 
 
-def conventions(env: gym.Env, seed: int) -> Iterator[Finding]:
-    """Yield the findings of Gymnasium's checker."""
+def conventions(env: gym.Env, seed: int, moves: bool) -> Iterator[Finding]:
+    """Yield the findings of Gymnasium's checker.
+
+    Args:
+        env: the environment.
+        seed: the seed of the resets.
+        moves: whether the environment is a machine, of which only the spaces are checked.
+    """
     checks: list[Callable[[], Any]] = [
         lambda: passive_env_checker.check_observation_space(env.observation_space),
         lambda: passive_env_checker.check_action_space(env.action_space),
-        lambda: passive_env_checker.env_reset_passive_checker(env, seed=seed),
-        lambda: passive_env_checker.env_step_passive_checker(env, env.action_space.sample()),
-        lambda: env_checker.check_returned_data_not_reused(env, seed),
     ]
+    if not moves:
+        checks += [
+            lambda: passive_env_checker.env_reset_passive_checker(env, seed=seed),
+            lambda: passive_env_checker.env_step_passive_checker(env, env.action_space.sample()),
+            lambda: env_checker.check_returned_data_not_reused(env, seed),
+        ]
     messages = []
     for check in checks:
         with warnings.catch_warnings(record=True) as caught, contextlib.suppress(gym.error.Error):

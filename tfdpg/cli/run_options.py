@@ -159,7 +159,7 @@ class RunConfig(Run, group="run"):
 
     def write(self, directory: Path) -> None:
         """Write `run.json` into a run directory."""
-        values = dataclasses.asdict(self) | {REPRODUCIBLE: not self.fit_options.get("realtime", False)}
+        values = dataclasses.asdict(self) | ({REPRODUCIBLE: False} if self.fit_options.get("realtime") else {})
         files.write_text(directory / "run.json", json.dumps(values, indent=2) + "\n")
 
 
@@ -180,7 +180,7 @@ def _is_json(value: Any) -> bool:
 FIT_FLAGS = [option.name for option in options_of(FitOptions) if not option.is_object]
 """The options of `fit` that are flags."""
 REPRODUCIBLE = "reproducible"
-"""The entry of `run.json` that says whether the same command trains the same policy again."""
+"""The entry of `run.json` that is False if the same command does not train the same policy again."""
 
 
 def read_config(directory: Path, trusted: bool = False) -> RunConfig:

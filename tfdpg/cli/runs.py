@@ -5,6 +5,7 @@ A run directory contains:
 run.json        the configuration
 checkpoints/    the newest checkpoints, named by environment steps
 progress.csv    the metrics of each epoch; progress.txt has them under the names of Spinning Up
+lateness.csv    how late the steps of a real-time run were
 labels.json     the labels of the agent's metrics in plots
 tensorboard/    TensorBoard events
 best/           the exported policy with the best evaluation return
@@ -47,6 +48,7 @@ from tfdpg.training.callbacks import (
     Checkpoint,
     EpochLogger,
     ExportBest,
+    LatenessLogger,
     ProgressLogger,
     ScalarWriter,
     StepFile,
@@ -55,6 +57,7 @@ from tfdpg.training.callbacks import (
     step_line,
 )
 from tfdpg.training.evaluation import PolicyLike, evaluate
+from tfdpg.training.lateness import LATENESS
 from tfdpg.training.options import FitOptions
 
 TRAINED = "trained.txt"
@@ -167,6 +170,7 @@ def _callbacks(
         ScalarWriter(directory / "tensorboard", config.write_interval),
         StepFile(directory / TRAINED, began),
         ExportBest(directory / "best", score),
+        *([LatenessLogger(directory / LATENESS, append=True)] if config.fit_options.get("realtime") else []),
         # The checkpoint is last. If the process is killed before it is saved, the resumed run removes or repeats what
         # the other callbacks wrote in this epoch.
         checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
@@ -235,7 +239,7 @@ def resume(directory: Path, config: RunConfig, began: float, trusted: bool = Fal
             agent = _load_latest(directory, config, trusted, env)
         else:
             agent = _new_agent(config, env)
-            for name in ("progress.csv", "progress.txt"):
+            for name in ("progress.csv", "progress.txt", LATENESS):
                 (directory / name).unlink(missing_ok=True)
             shutil.rmtree(directory / "tensorboard", ignore_errors=True)
         steps, seconds = read_step_file(directory / TRAINED)

@@ -30,7 +30,7 @@ from tfdpg.cli.run_options import (
 )
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.distributed.options import Distribution
-from tfdpg.environments import check_simulated, parse_kwargs
+from tfdpg.environments import check_simulated, maker, parse_kwargs
 from tfdpg.options import options_of
 from tfdpg.recipes import AGENTS, RECIPES
 
@@ -54,6 +54,7 @@ class TrainingJob(NamedTuple):
 def train(agent: str, arguments: Sequence[str]) -> None:
     """Train one run for each seed."""
     flags, configs = parse_training_flags(agent, arguments)
+    maker(flags.env)  # an unknown environment is reported before TensorFlow is imported
     if len(configs) > 1:  # an environment that cannot be made is reported once
         check_simulated("--seeds", flags.env, configs[0].env_kwargs)
     default = paths.parent_of(agent, flags.env)

@@ -1,18 +1,22 @@
 """The command `tfdpg plot`."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from tfdpg.plotting import curves, figures, scores
+from tfdpg.plotting import curves, figures, histograms, scores
 from tfdpg.plotting.tables import RETURN, STEPS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def plot(
     run_dirs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN...")],
     /,
-    out: Path = Path("curves.png"),
+    out: Path | None = None,
     x: str = STEPS,
     y: str = RETURN,
     smooth: int = 1,
@@ -23,12 +27,13 @@ def plot(
     normalize: tuple[str, ...] = (),
     title: str = "",
     label: tuple[str, ...] = (),
+    lateness: bool = False,
 ) -> None:
     """Plot learning curves. With three or more runs of a configuration, plot their mean and 95 % confidence interval.
 
     Args:
         run_dirs: run directories, CSV files with the results of any program, or directories of either.
-        out: the image to write: .png, .pdf, .svg, ...
+        out: the image to write: .png, .pdf, .svg, ... None is curves.png, or lateness.png with --lateness.
         x: column for the x axis; of several with commas between them, the first that a file has. The usual names of
             steps in files of other programs are known.
         y: column for the y axis, likewise.
@@ -42,19 +47,48 @@ def plot(
         title: title of the figure.
         label: names of the curves in the legend, in the order of the paths; the default is the options in which they
             differ.
+        lateness: plot histograms of the overhead between steps and of the delay of steps of real-time runs instead.
     """
-    found = curves.find_runs(run_dirs)
+    find = histograms.find if lateness else curves.find_runs
+    found = find(run_dirs)
+    out = out or Path("lateness.png" if lateness else "curves.png")
     x_name, y_name = (columns.partition(",")[0] for columns in (x, y))
     figures.check(out, y_name, smooth, aggregate, normalize, separate)
-    runs = []
+    chosen = []
     for run in found:
         if any(part in str(run) for part in select or [""]) and not any(part in str(run) for part in exclude):
-            runs.append(curves.read(run, x, y, smooth))
-    if not runs:
+            chosen.append(run)
+    if not chosen:
         raise ValueError(
             f"None of the {len(found)} runs in {', '.join(map(str, run_dirs))} matches. Received: "
             f"select={list(select)}, exclude={list(exclude)}"
         )
+    if lateness:
+        of_curves = {"x": x != STEPS, "y": y != RETURN, "smooth": smooth != 1, "separate": separate}
+        for name in (name for name, is_given in (of_curves | {"aggregate": aggregate}).items() if is_given):
+            raise ValueError(f"`--{name}` does nothing where `--lateness` draws histograms.")
+        figure = histograms.draw(_with_labels(histograms.read(chosen), label, "histograms"), title)
+    else:
+        figure = _learning_curves(chosen, x, y, smooth, separate, aggregate, normalize, title, label)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=200)
+    print(f"wrote {out}")
+
+
+def _learning_curves(
+    chosen: Sequence[Path],
+    x: str,
+    y: str,
+    smooth: int,
+    separate: bool,
+    aggregate: bool,
+    normalize: Sequence[str],
+    title: str,
+    label: Sequence[str],
+) -> "Figure":
+    """Draw the learning curves of runs."""
+    runs = [curves.read(run, x, y, smooth) for run in chosen]
+    x_name, y_name = (columns.partition(",")[0] for columns in (x, y))
     scale = ""
     if aggregate:
         curves.check_environments(runs)
@@ -66,15 +100,18 @@ def plot(
     groups = curves.label_runs(runs, separate, aggregate)
     if aggregate:
         curves.check_pooled(groups)
-    if label:
-        if len(label) != len(groups):
-            raise ValueError(
-                f"`--label` must give a label for each of {len(groups)} curves: {'; '.join(groups)}. "
-                f"Received: {len(label)} labels"
-            )
-        labels = curves.unique_labels(label, map(str, range(len(label))))
-        groups = dict(zip(labels, groups.values(), strict=True))
-    figure = figures.draw(groups, x_name, y_name, title, show_counts=not separate, aggregate=aggregate, scale=scale)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=200)
-    print(f"wrote {out}")
+    groups = _with_labels(groups, label, "curves")
+    return figures.draw(groups, x_name, y_name, title, show_counts=not separate, aggregate=aggregate, scale=scale)
+
+
+def _with_labels(groups: dict[str, Any], given: Sequence[str], what: str) -> dict[str, Any]:
+    """Return the groups by the labels of `--label`, if there are any."""
+    if not given:
+        return groups
+    if len(given) != len(groups):
+        raise ValueError(
+            f"`--label` must give a label for each of {len(groups)} {what}: {'; '.join(groups)}. "
+            f"Received: {len(given)} labels"
+        )
+    labels = curves.unique_labels(given, map(str, range(len(given))))
+    return dict(zip(labels, groups.values(), strict=True))

@@ -159,7 +159,8 @@ class TrainingRun:
         self._first_update = agent.updates
         agent.stop_training = False  # callbacks of an earlier training run have set both
         agent._initial_epoch = None
-        self.before_end: Callable[[], None] = lambda: None  # called before the callbacks at the end of training
+        # called before the callbacks at the end of training, with whether an error or a signal ends it
+        self.before_end: Callable[[bool], None] = lambda has_failed: None
         self.evaluate: Callable[..., dict[str, float]] = agent.evaluate
         agent.data.actor.refresh()
         if (
@@ -211,13 +212,13 @@ class TrainingRun:
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             if interrupted.is_repeated:
                 raise
-            self.before_end()
+            self.before_end(True)
             signalled = interrupted.error()  # it may also have ended the processes of environments, which is `error`
             _end_early(signalled or error, callbacks)
             if signalled:
                 raise signalled from None
             raise
-        self.before_end()
+        self.before_end(False)
         callbacks.on_train_end()
         self.training_warnings.end()
 

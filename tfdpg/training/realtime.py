@@ -61,7 +61,9 @@ class RealTimeLoop(StepLoop):
         self._training.before_end = self._wait_until_parked
         self._is_ready = threading.Event()  # the updates are compiled
         self._is_ending = threading.Event()  # the control loop must end
-        self._is_parked = threading.Event()  # the control loop has ended
+        self._has_halted = threading.Event()  # the control loop has ended
+        self._is_parked = threading.Event()  # the machine has stopped
+        self._has_failed = False  # whether the learner's thread ends training early
         self._has_news = threading.Event()  # a step was taken
         self._ended: deque[Episode] = deque()
         self._reported: deque[tuple[Episode, int]] = deque()  # episodes, for the agent's functions after an episode
@@ -121,8 +123,8 @@ class RealTimeLoop(StepLoop):
             with lock:
                 packed = collector.observe(*step)
                 self._release()
-                goes_on = not finished and self._lag <= self._largest_lag
-                action = collector.act(step.next_observation, True, packed) if goes_on else None
+                continues = not finished and self._lag <= self._largest_lag
+                action = collector.act(step.next_observation, True, packed) if continues else None
             self._lateness.add(called, returned)
             self._ended += finished
             self._has_news.set()
@@ -180,7 +182,7 @@ class RealTimeLoop(StepLoop):
         self._has_scores.clear()
         self._is_requested.set()
         while not self._has_scores.wait(0.1):
-            if self._is_parked.is_set():
+            if self._has_halted.is_set():
                 break
         return self._scores
 
@@ -215,17 +217,32 @@ class RealTimeLoop(StepLoop):
         return self._reset(self._runner.reset)
 
     def _park(self) -> None:
-        """Send the safe action; close the environment after an error or a signal. Their errors become notes."""
-        is_early = self._failure or self._is_ending.is_set() or self._interrupted.is_set()
+        """Send the safe action; close the environment after an error or a signal, also one of the learner's thread."""
+        safe_action = self._safe_action
+        if safe_action is not None:
+            self._try(lambda: self._runner.send(safe_action))
+        self._has_halted.set()
+        self._has_news.set()
+        if not self._is_early:
+            self._is_ending.wait()
+        if self._is_early:
+            self._try(self._runner.env.close)
+        self._is_parked.set()
+
+    @property
+    def _is_early(self) -> bool:
+        """Whether an error or a signal ends training."""
+        return self._failure is not None or self._has_failed or self._interrupted.is_set()
+
+    def _try(self, call: Callable[[], Any]) -> None:
+        """Call a function that stops the environment. Its error ends training, or is a note of the error that does."""
         try:
-            self._runner.park(self._safe_action, closes=bool(is_early))
+            call()
         except Exception as error:
             if self._failure is None:
                 self._failure = error
             else:
                 self._failure.add_note(f"The environment could not be stopped: {error}")
-        self._is_parked.set()
-        self._has_news.set()
 
     def _learn(self) -> None:
         """Train in all epochs, in the learner's thread."""
@@ -238,8 +255,9 @@ class RealTimeLoop(StepLoop):
             self._is_ending.set()
             self._is_ready.set()
 
-    def _wait_until_parked(self) -> None:
+    def _wait_until_parked(self, has_failed: bool) -> None:
         """Let the control loop end, before the callbacks at the end of training take their time."""
+        self._has_failed = has_failed
         self._is_ending.set()
         self._is_ready.set()
         self._is_parked.wait()

@@ -22,9 +22,10 @@ from tfdpg.arguments import positive_int, warn
 from tfdpg.components import Metric
 from tfdpg.training.callbacks.scalars import ScalarWriter
 from tfdpg.training.checkpoints import checkpoint
+from tfdpg.training.lateness import LATENESS, read_histograms, write_histograms
 from tfdpg.training.trained_agent import AgentCallback, TrainedAgent
 
-__all__ = ["Checkpoint", "EpochLogger", "ExportBest", "ScalarWriter", "StopAtReturn"]
+__all__ = ["Checkpoint", "EpochLogger", "ExportBest", "LatenessLogger", "ScalarWriter", "StopAtReturn"]
 
 
 class Checkpoint(AgentCallback):
@@ -341,6 +342,54 @@ def metric_columns(metrics: Sequence[Metric]) -> dict[str, str]:
 
 def _in_camel_case(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
+
+
+class LatenessLogger(AgentCallback):
+    """Writes histograms of the overhead and the delay of steps in real-time training, for `tfdpg plot --lateness`.
+
+    The overhead of a step is the time from the return of the step before it to its call. Its delay is how much later it
+    returns than one period after the step before it, where the period is the median over an epoch. Each line of the
+    file has the edges of a bin in milliseconds, `from_ms` and `to_ms`, and the numbers of steps in it, `overheads` and
+    `delays`. The last bin has those of more than ten seconds, too. The learner's thread writes the file at the end of
+    each epoch.
+
+    Args:
+        filename: the file to write.
+        append: whether to add to the counts of an existing file, instead of replacing it.
+
+    Raises:
+        ValueError: `filename` is a directory, is below a file, or is in a directory that this user may not write to;
+            or, when training begins, `fit` does not train in real time, or the existing file has other contents.
+
+    Example:
+        ```python
+        agent.fit(env, realtime=True, callbacks=[tfdpg.callbacks.LatenessLogger()])
+        ```
+    """
+
+    def __init__(self, filename: str | Path = LATENESS, append: bool = False):
+        super().__init__()
+        files.check_kind("filename", filename, "file")
+        self.filename = Path(filename)
+        self.append = append
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Read the counts of an existing file.
+
+        Raises:
+            ValueError: `fit` does not train in real time, or the file has other contents.
+        """
+        if not self.agent.data.is_shared:
+            raise ValueError("`LatenessLogger` does nothing where `realtime` is False. Pass `realtime=True` to `fit`.")
+        files.make_directory(self.filename.parent)
+        is_continued = self.append and self.filename.exists()
+        self._before = read_histograms(self.filename) if is_continued else (0, 0)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Write the file."""
+        lateness: Any = self.agent.data.lateness
+        overheads, delays = self._before
+        write_histograms(self.filename, overheads + lateness.overheads, delays + lateness.delays)
 
 
 class StepFile(AgentCallback):

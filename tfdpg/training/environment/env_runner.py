@@ -214,12 +214,9 @@ class EnvRunner:
         """The number of steps in which missing values kept their last values."""
         return 0 if self._held is None else self._held.held
 
-    def park(self, safe_action: np.ndarray | None, closes: bool) -> None:
-        """Send a last action, `[num_envs, *act_shape]`, unless it is None; then perhaps close the environment."""
-        if safe_action is not None:
-            self.env.step(safe_action if self._is_vector else self._spec.first(safe_action))
-        if closes:
-            self.env.close()
+    def send(self, action: np.ndarray) -> None:
+        """Take a step with `action`, `[num_envs, *act_shape]`, whose result does not count."""
+        self.env.step(action if self._is_vector else self._spec.first(action))
 
     @property
     def longest_open_episode(self) -> int:
