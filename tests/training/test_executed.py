@@ -3,10 +3,12 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 import tfdpg
 from tests.agents.roster import SMALL, brief, fit_briefly
 from tests.environments import Counter
+from tfdpg.training.environment.env_runner import EnvRunner
 
 pytestmark = brief
 LIMIT = 0.25
@@ -52,6 +54,24 @@ def test_vector_environments_report_executed_actions_of_some_sub_environments():
     fit_briefly(agent, vector, epochs=1, steps_per_epoch=20, verbose=0)
     rows = stored_actions(agent)
     assert (np.abs(rows) <= LIMIT).mean() > 0.7 and (np.abs(rows) > LIMIT).any()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_the_last_step_of_an_episode_is_reported_in_every_autoreset_mode(mode):
+    class Ended(Limited):
+        def step(self, action):
+            *result, info = super().step(action)
+            return *result, info | {"intervention": self.t == 5}
+
+    envs = [Ended(), Ended()]
+    vector = gym.vector.SyncVectorEnv([lambda: envs[0], lambda: envs[1]], autoreset_mode=mode)
+    agent = tfdpg.TD3(vector, **SMALL | {"update_after": 1000})
+    runner = EnvRunner(vector, agent.spec, lambda env_index: 0)
+    runner.reset()
+    for _ in range(5):
+        step, _ = runner.step(np.ones((2, 1), np.float32))
+    np.testing.assert_array_equal(step.action, np.full((2, 1), LIMIT))
+    assert step.by_operator.tolist() == [True, True] and runner.interventions == 2
 
 
 def test_a_recurrent_policy_receives_what_was_executed():

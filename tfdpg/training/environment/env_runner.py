@@ -304,17 +304,20 @@ class EnvRunner:
 
     def _by_operator(self, info: dict[str, Any]) -> np.ndarray | None:
         """Return where an operator made the step according to `info`, bool `[num_envs]`; None if it does not say."""
-        return np.broadcast_to(np.asarray(info[INTERVENTION], bool), self.num_envs) if INTERVENTION in info else None
+        marks = [np.asarray(infos[INTERVENTION], bool) for infos in _infos_with(INTERVENTION, info)]
+        return np.broadcast_to(np.any(marks, axis=0), self.num_envs) if marks else None
 
     def _executed(self, sent: np.ndarray, info: dict[str, Any]) -> np.ndarray | None:
         """Return the actions that were executed according to `info`, `[num_envs, *act_shape]`; None if it has none."""
-        if EXECUTED not in info:
+        given = _infos_with(EXECUTED, info)
+        if not given:
             return None
         if not self._is_vector:
             return np.asarray(info[EXECUTED])[None]
         executed = np.array(sent)
-        there = info.get(f"_{EXECUTED}", np.ones(self.num_envs, bool))
-        executed[there] = np.asarray(info[EXECUTED])[there]
+        for infos in given:
+            there = infos.get(f"_{EXECUTED}", np.ones(self.num_envs, bool))
+            executed[there] = np.asarray(infos[EXECUTED])[there]
         return executed
 
     def _report_endless(self) -> None:
@@ -444,6 +447,11 @@ class EnvRunner:
             [episode is None or env_index in mismatches for env_index, episode in enumerate(episodes)]
         )
         return self.restart(starts_over) if starts_over.any() else observation, mismatches
+
+
+def _infos_with(name: str, info: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the infos of a step that have an entry; in SAME_STEP mode, `info` is that of the reset where one ended."""
+    return [infos for infos in (info, info.get("final_info", {})) if name in infos]
 
 
 def check_partial_reset(env: gym.vector.VectorEnv) -> None:
