@@ -18,7 +18,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 import tfdpg
 from tests.agents.roster import SMALL, brief, parametrize_agents
 from tests.commands import QUIET, TINY
-from tests.environments import Counter, Machine
+from tests.environments import Counter, Machine, Reach
 from tfdpg import cli
 from tfdpg.replay import TransitionLayout
 
@@ -70,6 +70,8 @@ def test_all_agents_take_the_steps_and_make_the_updates(make, options):
         pytest.param(tfdpg.TD3, {"recurrent": "lstm"}, marks=pytest.mark.slow),
         pytest.param(tfdpg.TD7, {"encoder_units": (4,), "embedding_units": 3}, marks=pytest.mark.slow),
         pytest.param(tfdpg.D4PG, {}, marks=pytest.mark.slow),
+        pytest.param(tfdpg.TD3, {"her": "future"}, marks=pytest.mark.slow),
+        pytest.param(tfdpg.DDPG, {"pi": "custom"}, marks=pytest.mark.slow),
     ],
 )
 def test_nothing_is_traced_after_the_first_step(make, options, monkeypatch):
@@ -82,17 +84,22 @@ def test_nothing_is_traced_after_the_first_step(make, options, monkeypatch):
 
     monkeypatch.setattr(FuncGraph, "__init__", counted)
 
-    class Watched(Plant):
+    class Watched(gym.Wrapper):
         def reset(self, **arguments):
             self.before = len(graphs)
             return super().reset(**arguments)
 
         def step(self, action):
             assert len(graphs) == self.before > 0, graphs
+            time.sleep(1e-3)
             return super().step(action)
 
-    agent = make(Counter(), **SMALL | options)
-    agent.fit(Watched(), **RUN)
+    env = Reach() if "her" in options else Counter()
+    if "pi" in options:
+        x = keras.Input((2,))
+        options = {"pi": keras.Model(x, keras.layers.Dense(1, "tanh")(Same()(x)))}
+    agent = make(env, **SMALL | options)
+    agent.fit(Watched(env), **RUN)
     assert agent.updates > 0
 
 
