@@ -220,6 +220,44 @@ def test_the_machine_is_stopped_first_and_then_a_checkpoint_is_written(tmp_path,
     assert tfdpg.load_agent(tmp_path / str(saved)).env_steps == agent.env_steps == len(plant.actions) - 1
 
 
+class Slow(keras.callbacks.Callback):
+    """Takes long at the end of an epoch, as writing to a slow disk does."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        before = self.model.env_steps
+        time.sleep(0.5)
+        self.steps = self.model.env_steps - before
+
+
+def test_callbacks_do_not_hold_the_control_loop():
+    slow = Slow()
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    agent.fit(Plant(), **RUN | {"epochs": 20, "steps_per_epoch": 50}, callbacks=[slow, StopAfter()])
+    assert slow.steps > 50
+
+
+class StopAfter(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = True
+
+
+def test_a_policy_that_has_diverged_is_not_saved(tmp_path):
+    class Diverging(tfdpg.TD3):
+        def update(self, batch, counter):
+            metrics = super().update(batch, counter)
+            for weight in self.pi.trainable_variables:
+                weight.assign(tf.where(counter > 60, weight.value * np.nan, weight.value))
+            return metrics
+
+    plant = Plant()
+    agent = Diverging(Plant(), **SMALL)
+    with pytest.raises(FloatingPointError):
+        agent.fit(plant, **RUN | {"epochs": 20}, callbacks=[tfdpg.callbacks.Checkpoint(tmp_path)], safe_action=[0.0])
+    assert plant.closed and plant.actions[-1] == [0.0] and np.isfinite(plant.actions).all()
+    saved = tfdpg.load_agent(max(tmp_path.iterdir(), key=lambda path: int(path.name)), agent_class=Diverging)
+    assert saved.updates <= 60
+
+
 def test_an_error_of_the_machine_ends_training_with_a_checkpoint(tmp_path):
     class Broken(Plant):
         def step(self, action):
