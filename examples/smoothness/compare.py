@@ -1,0 +1,127 @@
+"""Train TD3 with and without the option `smoothness`, and measure how much the actions change from step to step.
+
+python examples/smoothness/compare.py --env Pendulum-v1 --steps 10000 --smoothness 0 1 10 --seeds 0 1 2
+python examples/smoothness/compare.py --draw
+
+The first command appends a row for each agent to results.csv in this directory. The second draws smoothness.svg, the
+figure of docs/smooth-actions.md, and prints its table.
+"""
+
+import argparse
+import csv
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+import tfdpg
+from examples.results.table import save
+
+RESULTS = Path(__file__).with_name("results.csv")
+COLUMNS = "env", "steps", "smoothness", "seed", "return", "change"
+SMALL = {"hidden_units": (64, 64), "batch_size": 64, "start_steps": 1000}
+"""Options for Pendulum-v1; the other environments have the defaults."""
+
+
+def measure(policy: Callable[[Any], Any], env: gym.Env, episodes: int) -> tuple[float, float]:
+    """Return the mean return of a policy, and the mean of |a_t − a_{t−1}| as a fraction of the action scale."""
+    scale = tfdpg.Spec.of(env).action_scale
+    returns = []
+    changes = []
+    for episode in range(episodes):
+        observation, _ = env.reset(seed=10_000 + episode)
+        actions = []
+        rewards = []
+        ended = False
+        while not ended:
+            actions.append(policy(observation))
+            observation, reward, terminated, truncated, _ = env.step(actions[-1])
+            rewards.append(reward)
+            ended = terminated or truncated
+        returns.append(np.sum(rewards))
+        changes.append(np.mean(np.abs(np.diff(actions, axis=0)) / scale))
+    return float(np.mean(returns)), float(np.mean(changes))
+
+
+def train(env_id: str, steps: int, smoothness: float, seed: int, episodes: int = 20, **options: Any) -> dict[str, Any]:
+    """Train an agent, and return its row of results.csv."""
+    env = gym.make(env_id)
+    agent = tfdpg.TD3(env, seed=seed, smoothness=smoothness, **options)
+    agent.fit(env, epochs=1, steps_per_epoch=steps, verbose=0)
+    measured = measure(agent, gym.make(env_id), episodes)
+    return dict(zip(COLUMNS, (env_id, steps, smoothness, seed, *measured), strict=True))
+
+
+def append(row: dict[str, Any]) -> None:
+    """Append a row to results.csv, and print it."""
+    is_new = not RESULTS.exists()
+    with RESULTS.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()})
+    print(row, flush=True)
+
+
+def by_weight(rows: Iterable[dict[str, str]]) -> dict[str, dict[float, list[dict[str, str]]]]:
+    """Return the rows by environment and λ, both in order."""
+    groups: dict[str, dict[float, list[dict[str, str]]]] = {}
+    for row in sorted(rows, key=lambda row: (row["env"] != "Pendulum-v1", row["env"], float(row["smoothness"]))):
+        groups.setdefault(row["env"], {}).setdefault(float(row["smoothness"]), []).append(row)
+    return groups
+
+
+def mean(rows: list[dict[str, str]], column: str) -> float:
+    """Return the mean of a column."""
+    return statistics.fmean(float(row[column]) for row in rows)
+
+
+def draw() -> None:
+    """Write smoothness.svg, and print a row of the table for each environment and λ."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    with RESULTS.open(newline="") as file:
+        groups = by_weight(csv.DictReader(file))
+    figure, axes = plt.subplots(2, len(groups), figsize=(4 * len(groups), 5), squeeze=False, layout="constrained")
+    for column, (env, weights) in enumerate(groups.items()):
+        names = [f"{weight:g}" for weight in weights]
+        for axis, value in zip(axes[:, column], ("change", "return"), strict=True):
+            for name, rows in zip(names, weights.values(), strict=True):
+                axis.plot([name] * len(rows), [float(row[value]) for row in rows], "o", color="C0", alpha=0.6)
+            axis.plot(names, [mean(rows, value) for rows in weights.values()], "_", color="C1", markersize=30)
+        axes[0, column].set_title(env)
+        axes[0, column].set_ylim(bottom=0)
+        axes[1, column].set_xlabel("smoothness")
+        for weight, rows in weights.items():
+            print(f"| {env} | {weight:g} | {len(rows)} | {mean(rows, 'change'):.3f} | {mean(rows, 'return'):,.0f} |")
+    axes[0, 0].set_ylabel("mean change of an action,\nfraction of the action scale")
+    axes[1, 0].set_ylabel("return")
+    save(figure, RESULTS.with_name("smoothness.svg"), "")
+
+
+def main() -> None:
+    """Train the agents, or draw the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="Pendulum-v1")
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--smoothness", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--draw", action="store_true", help="draw the figure from results.csv; nothing is trained")
+    arguments = parser.parse_args()
+    if arguments.draw:
+        draw()
+        return
+    options = SMALL if arguments.env == "Pendulum-v1" else {}
+    for seed in arguments.seeds:
+        for smoothness in arguments.smoothness:
+            append(train(arguments.env, arguments.steps, smoothness, seed, **options))
+
+
+if __name__ == "__main__":
+    main()
