@@ -21,7 +21,7 @@ import tfdpg
 from examples.results.table import save
 
 RESULTS = Path(__file__).with_name("results.csv")
-COLUMNS = "env", "steps", "smoothness", "seed", "return", "change"
+COLUMNS: tuple[str, ...] = "env", "steps", "smoothness", "seed", "return", "change"
 SMALL = {"hidden_units": (64, 64), "batch_size": 64, "start_steps": 1000}
 """Options for Pendulum-v1; the other environments have the defaults."""
 

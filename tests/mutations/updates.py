@@ -3,6 +3,7 @@
 from tests.mutations import ACER, D4PG, DDPG, RNN, SCORES, TD3
 
 TD7 = ("agents/test_td7.py",)
+SMOOTHNESS = ("agents/test_smoothness.py",)
 
 MUTATIONS = (
     # delay, clip, averaging
@@ -177,6 +178,28 @@ MUTATIONS = (
         "tf.where(valid[t], new, old)",
         "new",
         RNN,
+    ),
+    # smooth actions
+    (
+        "smoothness: the noise is in the units of observations",
+        "networks/tensors.py",
+        "stddev * tf.math.reduce_std(part, axis=range(axes)) * ",
+        "stddev * ",
+        SMOOTHNESS,
+    ),
+    (
+        "smoothness: the noise is that of target actions",
+        "components.py",
+        "tf.constant(~agent.seed, tf.int64)",
+        "tf.constant(agent.seed, tf.int64)",
+        SMOOTHNESS,
+    ),
+    (
+        "smoothness: the next step of a sequence may be padding",
+        "networks/sequences.py",
+        "tf.where(tf.expand_dims(continues, -1) > 0, following, steps)",
+        "following",
+        SMOOTHNESS,
     ),
     # TD7 and LAP
     (

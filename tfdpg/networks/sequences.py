@@ -116,7 +116,12 @@ class SequenceBatch(NamedTuple):
         return _flat(tf.where(tf.expand_dims(continues, -1) > 0, following, steps))
 
     def with_noise(self, stddev: float, key: tf.Tensor) -> "SequenceBatch":
-        """Return the minibatch with Gaussian noise in the observations of all rows; see `tensors.noisy`."""
+        """Return the minibatch with Gaussian noise in the observations of all rows; see `TransitionBatch.with_noise`.
+
+        Args:
+            stddev: standard deviation of the noise, as a fraction of that of each feature in the minibatch.
+            key: key of the random numbers, int64 `[2]`; see `stateless_normal`.
+        """
         return self._replace(observation=noisy(self.observation, stddev, key, axes=2))
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:

@@ -97,7 +97,12 @@ class TransitionBatch(NamedTuple):
         return network(self._replace(observation=self.next_observation))
 
     def with_noise(self, stddev: float, key: tf.Tensor) -> "TransitionBatch":
-        """Return the minibatch with Gaussian noise in its observations; see `noisy`."""
+        """Return the minibatch with Gaussian noise in its observations, except in those of integers, such as images.
+
+        Args:
+            stddev: standard deviation of the noise, as a fraction of that of each feature in the minibatch.
+            key: key of the random numbers, int64 `[2]`; see `stateless_normal`.
+        """
         return self._replace(observation=noisy(self.observation, stddev, key))
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
