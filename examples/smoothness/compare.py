@@ -19,6 +19,7 @@ import numpy as np
 
 import tfdpg
 from examples.results.table import save
+from tfdpg.plotting.figures import STYLE
 
 RESULTS = Path(__file__).with_name("results.csv")
 COLUMNS: tuple[str, ...] = "env", "steps", "smoothness", "seed", "return", "change"
@@ -88,13 +89,15 @@ def draw() -> None:
 
     with RESULTS.open(newline="") as file:
         groups = by_weight(csv.DictReader(file))
-    figure, axes = plt.subplots(2, len(groups), figsize=(4 * len(groups), 5), squeeze=False, layout="constrained")
+    plt.rcParams.update({**STYLE, "axes.grid": True})
+    size = 3.2 * len(groups), 4.5
+    figure, axes = plt.subplots(2, len(groups), figsize=size, squeeze=False, layout="constrained")
     for column, (env, weights) in enumerate(groups.items()):
         names = [f"{weight:g}" for weight in weights]
         for axis, value in zip(axes[:, column], ("change", "return"), strict=True):
             for name, rows in zip(names, weights.values(), strict=True):
-                axis.plot([name] * len(rows), [float(row[value]) for row in rows], "o", color="C0", alpha=0.6)
-            axis.plot(names, [mean(rows, value) for rows in weights.values()], "_", color="C1", markersize=30)
+                axis.plot([name] * len(rows), [float(row[value]) for row in rows], "o", color="#0173b2", alpha=0.6)
+            axis.plot(names, [mean(rows, value) for rows in weights.values()], "_", color="#029e73", markersize=30)
         axes[0, column].set_title(env)
         axes[0, column].set_ylim(bottom=0)
         axes[1, column].set_xlabel("smoothness")
