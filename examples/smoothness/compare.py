@@ -108,15 +108,20 @@ def draw() -> None:
     save(figure, RESULTS.with_name("smoothness.svg"), "")
 
 
-def main() -> None:
-    """Train the agents, or draw the figure."""
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="Pendulum-v1")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--smoothness", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--draw", action="store_true", help="draw the figure from results.csv; nothing is trained")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Train the agents, or draw the figure."""
+    arguments = parser().parse_args()
     if arguments.draw:
         draw()
         return
