@@ -7,7 +7,7 @@ import pytest
 import tfdpg
 from examples import offline, own_loop, own_networks, pixels
 from examples.smoothness import compare
-from tests.agents.roster import SMALL, fit_briefly
+from tests.agents.roster import SMALL, brief, fit_briefly
 
 
 def test_own_loop(capsys):
@@ -58,8 +58,8 @@ def test_smoothness_is_the_change_of_actions_as_a_fraction_of_the_action_scale()
     assert compare.measure(lambda observation: np.float32([0.5]), env, episodes=1)[1] == 0
 
 
+@brief
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:This training ends at", "ignore:.* lie at their bounds")
 def test_smoothness_is_compared():
     row = compare.train("Pendulum-v1", 40, 0.1, 0, episodes=1, **SMALL)
     assert row["smoothness"] == 0.1 and -2000 < row["return"] < 0 and 0 <= row["change"] <= 2
