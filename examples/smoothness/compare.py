@@ -89,7 +89,8 @@ def draw() -> None:
 
     with RESULTS.open(newline="") as file:
         groups = by_weight(csv.DictReader(file))
-    plt.rcParams.update({**STYLE, "axes.grid": True})
+    style: Any = {**STYLE, "axes.grid": True}
+    plt.rcParams.update(style)
     size = 3.2 * len(groups), 4.5
     figure, axes = plt.subplots(2, len(groups), figsize=size, squeeze=False, layout="constrained")
     for column, (env, weights) in enumerate(groups.items()):
