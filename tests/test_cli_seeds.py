@@ -168,9 +168,9 @@ import sys
 from tfdpg import cli
 from tfdpg.cli import jobs
 jobs.PROGRAM = sys.executable, "-c", sys.argv[1]
-def train(words):
+def train(command, words):
     jobs.run_jobs({name: [name] for name in "abc"}, 2)
-cli._train = train
+cli._train_or_tune = train
 sys.exit(cli.main(["train"]))
 """
 

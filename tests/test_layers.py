@@ -147,8 +147,8 @@ def test_numpy_layers_know_no_tensorflow():
     assert faults(NUMPY_ONLY, is_tensorflow) == []
 
 
-def test_only_distributed_and_compat_know_ray():
-    others = [part for part in (*LAYERS, *COMPANIONS) if part not in ("compat", "distributed")]
+def test_only_distributed_knows_ray():
+    others = [part for part in (*LAYERS, *COMPANIONS) if part != "distributed"]
     assert faults(others, lambda part, file, name: name.split(".")[0] == "ray") == []
 
 

@@ -46,7 +46,8 @@ def test_the_wheel_works_without_the_checkout(tmp_path):
     run(sys.executable, "-m", "build", "--outdir", "dist", str(source))
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     (sdist,) = (tmp_path / "dist").glob("*.tar.gz")
-    package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdpg").rglob("*.py")} | {"tfdpg/py.typed"}
+    package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdpg").rglob("*.py")}
+    package |= {"tfdpg/py.typed", "tfdpg/export/prediction_log.pbtxt", "tfdpg/exported/operations.txt"}
     assert package == {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     with tarfile.open(sdist) as archive:
         packed = {member.name.partition("/")[2] for member in archive if member.isfile()}

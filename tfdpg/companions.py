@@ -13,6 +13,7 @@ FUNCTIONS = {
     "check_target": "tfdpg.formats.convert:check_target",
     "convert": "tfdpg.formats.convert:convert",
     "diagnose": "tfdpg.diagnosis.report:diagnose",
+    "read_prediction_logs": "tfdpg.serve.prediction_logs:read_prediction_logs",
 }
 """Functions by name, as module:function."""
 

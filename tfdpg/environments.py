@@ -74,8 +74,8 @@ def make_unchecked(env_id: str, /, **kwargs: Any) -> gym.Env:
 def _creation_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Import what an environment's id names, and convert any exception to a `ValueError` that names the environment."""
     try:
-        with _modules_of(env_id):
-            yield
+        with user_modules() if ":" in env_id else contextlib.nullcontext():
+            yield  # meanwhile, the module of an id, and what it imports, may be in the working directory
     except (Exception, SystemExit) as error:
         given = f" with {dict(kwargs)}" if kwargs else ""
         why = " ".join(_creation_error(env_id, error).split())
@@ -110,27 +110,19 @@ class RemarkingEnv(gym.Wrapper):
 
     def reset(self, **kwargs: Any) -> Any:
         """Reset the environment."""
-        with self._remarks():
-            return super().reset(**kwargs)
+        return self._call(self.env.reset, **kwargs)
 
     def step(self, action: Any) -> Any:
         """Take a step."""
-        with self._remarks():
-            return super().step(action)
+        return self._call(self.env.step, action)
 
-    @contextlib.contextmanager
-    def _remarks(self) -> Iterator[None]:
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
-            yield
+            return method(*args, **kwargs)
         except (TypeError, ValueError, AttributeError, LookupError) as error:
             place = f" ({place})" if (place := place_of(error)) else ""
             message = " ".join(f"{type(error).__name__}: {error}{place}. {self._remark}".split())
             raise ValueError(f"The environment raised {message}.") from error
-
-
-def _modules_of(env_id: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which the module of an id, and what it imports, may be in the working directory."""
-    return user_modules() if ":" in env_id else contextlib.nullcontext()
 
 
 def _creation_error(env_id: str, error: BaseException) -> str:

@@ -1,7 +1,5 @@
 """Problems of environments and their remedies, found by `fit` and by `tfdpg.check`."""
 
-import contextlib
-import inspect
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -88,32 +86,6 @@ def malformed_step(result: Any, strictly: bool = False) -> Finding | None:
             return Finding(f"`step` returns {name}={shown(end)}, which is not a bool.", f"Return `bool({name})`.")
     if not isinstance(info, dict):
         return Finding(f"`step` returns info={shown(info)}, which is not a dict.", "Return `{}`.")
-    return None
-
-
-def malformed(env: Any, env_index: int = 0) -> Finding | None:
-    """Find out whether `reset` or `step` failed because it has the signature or the return value of legacy Gym.
-
-    The methods are called without the wrappers, which fail before the return value can be seen.
-
-    Args:
-        env: the environment. The sub-environments of a vector environment are not accessible, so one is made again.
-        env_index: the sub-environment of a vector environment.
-    """
-    base = env.unwrapped
-    if isinstance(base, SyncVectorEnv | AsyncVectorEnv):
-        base = base.env_fns[env_index]().unwrapped
-    parameters = inspect.signature(base.reset).parameters
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        for name in ("seed", "options"):
-            if name not in parameters:
-                return Finding(
-                    f"`reset` takes no `{name}`.",
-                    "Declare it as `def reset(self, *, seed=None, options=None)`, and begin with "
-                    "`super().reset(seed=seed)`.",
-                )
-    with contextlib.suppress(Exception):  # the caller reports the original error
-        return malformed_reset(base.reset(seed=0)) or malformed_step(base.step(base.action_space.sample()))
     return None
 
 

@@ -78,6 +78,21 @@ def safe_path() -> Iterator[None]:
             os.environ[SAFE_PATH] = previous
 
 
+def require(user: str, extra: str, *modules: str) -> None:
+    """Raise `ImportError` if a module of an extra of the package is not installed.
+
+    Args:
+        user: what needs the modules, for the message.
+        extra: the name of the extra.
+        modules: the names of the modules.
+    """
+    try:
+        for name in modules:
+            importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{user} needs {error.name}: pip install 'tfdpg[{extra}]'") from error
+
+
 def import_user_module(name: str) -> ModuleType:
     """Import a module that a user named, also from the working directory."""
     with user_modules():

@@ -71,7 +71,6 @@ class KerasCell(Protocol):
     @property
     def state_size(self) -> Any:
         """The widths of the parts of its state."""
-        ...
 
 
 INVALID = object()

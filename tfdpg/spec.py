@@ -353,14 +353,14 @@ class Spec:
             return {"x": observation}
         if isinstance(observation, Mapping) and set(observation) == self.shapes.keys():
             return observation
-        parts = _values(self.observation_space, observation)
-        if parts is None:
+        try:
+            return dict(zip(self.shapes, _values(self.observation_space, observation), strict=True))
+        except LookupError:
             raise ValueError(
                 f"`observation` must be {'' if self._is_flat else 'nested as the observation space, or '}a dict of "
                 f"arrays with the keys and shapes {self.shapes}, or a batch: such a dict whose arrays have a leading "
                 f"batch dimension. Received: {_describe(observation)}"
-            )
-        return dict(zip(self.shapes, parts, strict=True))
+            ) from None
 
     def nested(self, parts: Mapping[str, Any]) -> Any:
         """Return the parts of an observation, given by leaf name, in the structure of the observation space."""
@@ -429,37 +429,39 @@ def _children(space: spaces.Space) -> dict[Any, spaces.Space] | None:
     return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else None
 
 
-def _nested_spaces(space: spaces.Space, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], spaces.Space]]:
+def nested_spaces(
+    space: spaces.Space, path: tuple[Any, ...] = (), checks_keys: bool = True
+) -> Iterator[tuple[tuple[Any, ...], spaces.Space]]:
     """Yield the spaces of the arrays in an observation, with the keys and indices that lead to them.
 
     Raises:
-        ValueError: a key of a Dict space is not an identifier.
+        ValueError: a key of a Dict space is not an identifier, and `checks_keys` is True.
     """
     children = _children(space)
     if children is None:
         yield path, space
-    for key, part in (children or {}).items():
-        if isinstance(space, spaces.Dict) and not (isinstance(key, str) and key.isidentifier()):
+        return
+    for key, part in children.items():
+        if checks_keys and isinstance(space, spaces.Dict) and not (isinstance(key, str) and key.isidentifier()):
             raise _refused_key(key)
-        yield from _nested_spaces(part, (*path, key))
+        yield from nested_spaces(part, (*path, key), checks_keys)
 
 
-def _values(space: spaces.Space, observation: Any) -> list[Any] | None:
-    """Return the values of an observation in the order of `_nested_spaces`, or None if it has another structure."""
+def _values(space: spaces.Space, observation: Any) -> Iterator[Any]:
+    """Yield the values of an observation in the order of `nested_spaces`.
+
+    Raises:
+        LookupError: it has another structure.
+    """
     children = _children(space)
     if children is None:
-        return [observation]
-    if isinstance(space, spaces.Dict):
-        fits = isinstance(observation, Mapping) and set(observation) == children.keys()
-    else:  # a list may be a list of observations
-        fits = isinstance(observation, tuple) and len(observation) == len(children)
-    values: list[Any] = []
-    for key, child in children.items() if fits else ():
-        part = _values(child, observation[key])
-        if part is None:
-            return None
-        values += part
-    return values if fits else None
+        yield observation
+        return
+    kind = Mapping if isinstance(space, spaces.Dict) else tuple  # a list may be a list of observations
+    if not isinstance(observation, kind) or len(observation) != len(children):
+        raise LookupError
+    for key, child in children.items():
+        yield from _values(child, observation[key])
 
 
 def _nested(space: spaces.Space, values: Iterator[Any]) -> Any:
@@ -494,7 +496,7 @@ def _refused_key(key: Any) -> ValueError:
 def _leaves(space: spaces.Space) -> tuple[Leaf, ...]:
     used = {"float32": 0, "uint8": 0}
     leaves: list[Leaf] = []
-    for path, part in _nested_spaces(space):
+    for path, part in nested_spaces(space):
         name = _name(path)
         where = "/".join(map(str, path))
         if same := [leaf for leaf in leaves if leaf.name == name]:

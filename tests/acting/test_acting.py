@@ -7,7 +7,9 @@ from gymnasium import spaces
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
 from tfdpg.acting import ACTIVATIONS, RunningStatistics, encode, greedy_actions
-from tfdpg.networks import CompiledActor, flat_weights, numpy_policy
+from tfdpg.networks import flat_weights, numpy_policy
+from tfdpg.networks.actor import CompiledActor
+from tfdpg.networks.tensors import unpack_observation
 
 
 def in_numpy(spec, pi, recurrent_spec=None):
@@ -51,7 +53,7 @@ def test_features_equal_the_keras_encoder(space):
     spec = Spec(space, ACTION)
     model = networks.encoder(spec)
     packed = packed_samples(spec, 4)
-    observation = networks.unpack_observation(spec, packed)
+    observation = unpack_observation(spec, packed)
     np.testing.assert_allclose(encode(spec, packed), model(observation), rtol=1e-6)
 
 

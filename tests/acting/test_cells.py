@@ -8,7 +8,7 @@ from gymnasium import spaces
 from tests.acting.test_acting import in_numpy
 from tfdpg import Spec
 from tfdpg.acting import RecurrentSpec
-from tfdpg.acting.cells import make_cells, step_cells
+from tfdpg.acting.cells import rnn_cells, step_cells
 from tfdpg.networks import Normalizer, RNNSpec
 from tfdpg.networks.recurrent import recurrent_actor
 
@@ -40,19 +40,6 @@ def rnn(x, h, kernel, recurrent, bias):
     return np.tanh(x @ kernel + h @ recurrent + bias)
 
 
-def taking(arrays):
-    """Takes weights off a flat array, as `NumpyPolicy.load` does."""
-    flat = np.concatenate([array.ravel() for array in arrays]).astype(np.float32)
-    start = 0
-
-    def take(*shape):
-        nonlocal start
-        start += np.prod(shape)
-        return flat[start - np.prod(shape) : start].reshape(shape)
-
-    return take
-
-
 @pytest.mark.parametrize(("kind", "gates", "step"), [("lstm", 4, lstm), ("gru", 3, gru), ("rnn", 1, rnn)])
 def test_a_step_gate_by_gate(kind, gates, step, rng):
     width, units = 3, 5
@@ -60,7 +47,7 @@ def test_a_step_gate_by_gate(kind, gates, step, rng):
     weights = [rng.normal(size=shape) for shape in ((width, gates * units), (units, gates * units), bias)]
     x = rng.normal(size=(4, width))
     state = rng.normal(size=(4, STATES[kind] * units))
-    (cell,) = make_cells(((kind, units),), width, taking(weights))
+    (cell,) = rnn_cells([weight.astype(np.float32) for weight in weights], [(kind, units)])
     found = cell(x.astype(np.float32), state.astype(np.float32))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, [step(*row, *weights) for row in zip(x, state, strict=True)], atol=1e-5)
@@ -76,9 +63,7 @@ def test_sequences_equal_keras(kinds, num_envs, rng):
     for weight in stack.weights:
         weight.assign(rng.normal(size=weight.shape))
     y, *states = stack(x)
-    cells = make_cells(
-        tuple((kind, layer.units) for kind, layer in zip(kinds, layers, strict=True)), 5, taking(stack.get_weights())
-    )
+    cells = rnn_cells(stack.get_weights(), [(kind, layer.units) for kind, layer in zip(kinds, layers, strict=True)])
     state = np.zeros((num_envs, sum(cell.state_width for cell in cells)), np.float32)
     for t in range(9):
         before = state.copy()

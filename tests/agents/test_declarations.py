@@ -15,6 +15,7 @@ from tests.environments import Counter, RandomWalk
 from tfdpg import TD7
 from tfdpg.acting.layers import LAYERS
 from tfdpg.agents import td7
+from tfdpg.networks.actor import CompiledActor
 from tfdpg.training.checkpoints.checkpoint import state_of
 
 pytestmark = brief
@@ -136,7 +137,7 @@ def test_an_update_of_sac_by_hand(rng):
     from tensorflow_probability import distributions as tfd
 
     agent = SAC("Pendulum-v1", **SMALL | {"normalize_observations": False}, temperature=0.3, seed=5)
-    pi = tfdpg.networks.CompiledActor(agent.spec, agent.networks["pi"])
+    pi = CompiledActor(agent.spec, agent.networks["pi"])
     batch = {
         "observations": rng.normal(size=(4, 3)),
         "next_observations": rng.normal(size=(4, 3)),

@@ -14,8 +14,8 @@ import ray
 from ray import _raylet
 from ray._private import services
 
-from tfdpg.compat.ray import CONTROL_STORE_METHOD
 from tfdpg.distributed import processes
+from tfdpg.distributed.compat import CONTROL_STORE_METHOD
 from tfdpg.distributed.liveness import ControlStore
 from tfdpg.distributed.processes import check_address
 

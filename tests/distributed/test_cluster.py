@@ -188,4 +188,4 @@ def test_without_a_control_store_training_ends_with_a_checkpoint_and_the_reason(
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "tfdpg: The control store of the Ray cluster at" in errors and "Training ends here" in errors
-    assert export.versions(checkpoints)[-1] == read_step_file(tmp_path / "seed-0/env_steps")
+    assert export.versions(checkpoints)[-1] == read_step_file(tmp_path / "seed-0/trained.txt")[0]

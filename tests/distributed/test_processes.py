@@ -154,18 +154,3 @@ def test_a_process_lost_inside_a_call_counts_as_lost(local_ray):
         ray.get(actor.wrong.remote())
     assert not processes.is_process_lost(caught.value)
     ray.kill(actor)
-
-
-def test_calls_of_a_lost_process_are_repeated(monkeypatch):
-    monkeypatch.setattr(processes, "FIRST_RETRY_DELAY", 0.01)
-    calls = []
-
-    def call():
-        calls.append(1)
-        if len(calls) < 3:
-            raise ActorUnavailableError("gone", None)
-        return "back"
-
-    assert processes.retry_while_lost(call) == "back" and len(calls) == 3
-    with pytest.raises(ActorUnavailableError):
-        processes.retry_while_lost(lambda: (_ for _ in ()).throw(ActorUnavailableError("gone", None)), seconds=0)

@@ -49,44 +49,22 @@ def test_it_stores_links_and_counts():
     second = worker(1)
     assert one.sample(0, 2) is None
     for request in (RolloutRequest(3, 0, 1, 0), RolloutRequest(2, 0, 1, 0), RolloutRequest(6, 0, 1, 0)):
-        ack = one.store(0, first.rollout(None, 0, request))
-        other = one.store(1, second.rollout(None, 0, request))
-    assert (ack.steps, other.steps) == (11, 11)
-    rows, held = one.rows(ack.process_id, {0: 11, 1: 11})
-    assert transitions(rows) == 22 and held.rows == 22 + 6
+        one.store(0, *first.rollout(None, 0, request))
+        rows = one.store(1, *second.rollout(None, 0, request))
+    assert transitions(one.segment()) == 22 and rows == one.size() == 22 + 6
 
 
-def test_a_chunk_that_comes_again_is_stored_once_and_a_gap_is_not_bridged():
+def test_a_gap_between_chunks_is_not_bridged():
     one = shard()
     first = worker()
     chunks = [first.rollout(None, 0, RolloutRequest(3, 0, 1, 0)) for _ in range(3)]
-    once = one.store(0, chunks[0])
-    assert one.store(0, chunks[0]) == once
-    ack = one.store(0, chunks[2])  # begins within an episode, and the observation before it is missing
-    assert ack.steps == 5 == transitions(one.rows(ack.process_id, {0: 5})[0])
-
-
-def test_rows_whose_steps_are_not_counted_are_left_out():
-    one = shard()
-    workers = [worker(0), worker(1)]
-    for steps in (3, 5, 4):
-        for env_index in (0, 1):
-            ack = one.store(env_index, workers[env_index].rollout(None, 0, RolloutRequest(steps, 0, 1, 0)))
-    for counted in ({}, {0: 3}, {0: 8, 1: 3}, {0: 8, 1: 12}, {0: 12, 1: 12}):
-        buffer = ReplayBuffer(SPEC, 100)
-        buffer.append(one.rows(ack.process_id, counted)[0])
-        stored = buffer.transitions()
-        assert len(buffer) == sum(counted.values())
-        np.testing.assert_array_equal(stored["next_observations"][:, 1], stored["observations"][:, 1] + 1)
-    assert transitions(one.rows(ack.process_id + 1, {0: 12, 1: 12})[0]) == 0  # those of another process
-
-
-def test_rows_that_were_overwritten_need_not_be_left_out():
-    one = shard(size=20)
-    first = worker()
-    for _ in range(5):
-        ack = one.store(0, first.rollout(None, 0, RolloutRequest(4, 0, 1, 0)))
-    assert transitions(one.rows(ack.process_id, {0: 12})[0]) == 8
+    one.store(0, *chunks[0])
+    one.store(0, *chunks[2])  # begins within an episode, and the observation before it is missing
+    buffer = ReplayBuffer(SPEC, 100)
+    buffer.append(one.segment())
+    stored = buffer.transitions()
+    assert len(buffer) == 5
+    np.testing.assert_array_equal(stored["next_observations"][:, 1], stored["observations"][:, 1] + 1)
 
 
 @pytest.mark.parametrize("replay", ["uniform", "prioritized"])
@@ -94,27 +72,26 @@ def test_it_samples_minibatches_and_updates_priorities(replay):
     one = shard(replay=replay)
     first = worker()
     layout = TransitionLayout.of(SPEC)
-    one.store(0, first.rollout(None, 0, RolloutRequest(20, 0, 1, 0)))
+    one.store(0, *first.rollout(None, 0, RolloutRequest(20, 0, 1, 0)))
     sampled = one.sample(5, 4)
     (packed,) = sampled.packed
     assert packed.shape == (4, 6, layout.width)
     np.testing.assert_array_equal(packed[..., layout.reward], packed[..., layout.next_observation.start + 1])
     errors = np.where(packed[..., layout.reward] == 2, 1e6, 0.0)
-    one.update_priorities(sampled.sample_id, errors)
+    one.update_priorities(sampled.row_numbers, errors)
     again = one.sample(9, 50).packed[0][..., layout.reward]
     assert (again == 2).mean() > 0.9 if replay == "prioritized" else (again == 2).mean() < 0.4
-    one.update_priorities(sampled.sample_id, errors)  # a second call is ignored
     assert sampled.observation_statistics["moments_count"] == 25
 
 
 def test_errors_of_overwritten_rows_are_ignored():
     one = shard(size=20, replay="prioritized")
     first = worker()
-    one.store(0, first.rollout(None, 0, RolloutRequest(12, 0, 1, 0)))
+    one.store(0, *first.rollout(None, 0, RolloutRequest(12, 0, 1, 0)))
     sampled = one.sample(0, 1)
-    one.store(0, first.rollout(None, 0, RolloutRequest(16, 0, 1, 0)))
+    one.store(0, *first.rollout(None, 0, RolloutRequest(16, 0, 1, 0)))
     before = one.minibatch_builder.sampler.state()["largest_priority"]
-    one.update_priorities(sampled.sample_id, np.full((1, 6), 1e6))
+    one.update_priorities(sampled.row_numbers, np.full((1, 6), 1e6))
     assert one.minibatch_builder.sampler.state()["largest_priority"] == before
 
 
@@ -126,19 +103,19 @@ def test_sequences_are_drawn_from_shards_and_errors_of_their_steps_come_back():
     )
     one = ReplayShard(SPEC, (20, None, SPEC.act_dim, False, True), make_minibatch_builder, False)
     first = worker()
-    one.store(0, first.rollout(None, 0, RolloutRequest(12, 0, 1, 0)))
+    one.store(0, *first.rollout(None, 0, RolloutRequest(12, 0, 1, 0)))
     sampled = one.sample(0, 4)
     (packed,) = sampled.packed
     layout = SequenceLayout.of(SPEC, recurrent_spec.previous_width)
     assert packed.shape == (4, 6, 6, layout.width)
     weights = packed[..., 2:5, layout.weight]
-    one.store(0, first.rollout(None, 0, RolloutRequest(8, 0, 1, 0)))  # overwrites some of the rows
-    one.update_priorities(sampled.sample_id, np.where(weights > 0, 5.0, np.nan).reshape(4, 18))
+    one.store(0, *first.rollout(None, 0, RolloutRequest(8, 0, 1, 0)))  # overwrites some of the rows
+    one.update_priorities(sampled.row_numbers, np.where(weights > 0, 5.0, np.nan).reshape(4, 18))
     sampler = one.minibatch_builder.sampler
     state = sampler.state()
     assert state["largest_priority"] == pytest.approx(5.0) and np.isfinite(state["priorities"]).all()
-    rows = one._sampled_rows == {} and np.unique(state["priorities"][state["priorities"] > 0])
-    np.testing.assert_allclose(rows, [1.0, 5.0], rtol=1e-5)
+    positive = np.unique(state["priorities"][state["priorities"] > 0])
+    np.testing.assert_allclose(positive, [1.0, 5.0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 40])

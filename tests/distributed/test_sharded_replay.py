@@ -91,9 +91,9 @@ class Killer(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         shard = self.model.learner.remote_replay.shards[1]
         if self.killed is None and epoch >= 2 and shard.rows > 100:
-            self.killed = shard.process_id
+            self.killed = shard.actor
             ray.kill(shard.actor, no_restart=False)  # ends the process at once
-        self.alive += self.killed is not None and shard.process_id != self.killed
+        self.alive += self.killed is not None and shard.actor is not self.killed
         self.model.stop_training = self.alive == 3
         time.sleep(0.05)
 
@@ -124,9 +124,10 @@ class StopsShard(keras.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.pid = self.stopped = self.process_id = None
+        self.pid = self.stopped = self.actor = None
         self.seconds = []
         self.updates = []
+        self.unconfirmed = []
 
     def on_epoch_begin(self, epoch, logs=None):
         self.began = time.monotonic()
@@ -138,15 +139,16 @@ class StopsShard(keras.callbacks.Callback):
             if epoch and shard.rows > 100:
                 self.pid = ray.get(shard.actor.__ray_call__.remote(lambda _: os.getpid()))
                 self.stopped = epoch
-                self.process_id = shard.process_id
+                self.actor = shard.actor
                 os.kill(self.pid, signal.SIGSTOP)
             return
         if epoch <= self.stopped + 2:
             self.seconds.append(time.monotonic() - self.began)
             self.updates.append(self.model.updates - self.before)
+            self.unconfirmed.append(len(shard.unconfirmed))
         if epoch == self.stopped + 2:
             os.kill(self.pid, signal.SIGKILL)
-        self.model.stop_training = shard.process_id != self.process_id
+        self.model.stop_training = shard.actor is not self.actor
 
 
 @pytest.mark.slow
@@ -162,6 +164,7 @@ def test_a_shard_that_does_not_answer_blocks_nobody_and_loses_nothing_that_was_s
     (back,) = [re.search(r"Replay shard 1 died with \d+ rows; (\d+) were restored", w) for w in warned if " died " in w]
     assert int(back[1]) > 100
     assert len(stops.seconds) == 2 and max(stops.seconds) < 60 and min(stops.updates) > 20  # and not 1 s for an update
+    assert 2 <= max(stops.unconfirmed) <= 3, "Its worker waits, and does not fill the memory."
     (saved,) = (tmp_path / "checkpoints").iterdir()
     assert transitions(tfdpg.load_agent(saved)) == transitions(agent) <= agent.env_steps
 
@@ -212,6 +215,35 @@ def test_a_checkpoint_holds_the_transitions_that_are_counted(local_ray, tmp_path
         assert transitions(loaded) == loaded.env_steps == int(each.name)
         stored = loaded.replay.transitions()
         np.testing.assert_array_equal(stored["next_observations"][:, 1], stored["observations"][:, 1] + 1)
+
+
+class LosesChunk(keras.callbacks.Callback):
+    """Passes rows to a shard whose process ended before the shard fetched them."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 0:
+            shard = self.model.learner.remote_replay.shards[0]
+            owner = ray.remote(Owner).remote()
+            (rows,) = ray.get(owner.put.remote())
+            ray.kill(owner)
+            time.sleep(3)  # until Ray has noticed
+            self.call = shard.actor.store.remote(0, None, rows)
+            shard.unconfirmed[self.call] = 0
+
+
+class Owner:
+    def put(self):
+        return [ray.put(np.zeros(10**5))]
+
+
+@pytest.mark.slow
+def test_rows_that_are_lost_on_their_way_do_not_end_training(local_ray):
+    agent = AGENTS["DDPG"](Counter())
+    loses = LosesChunk()
+    distributed.fit(agent, counter, **SHORT, callbacks=[loses])
+    assert agent.epoch == 2 and len(agent.replay) == agent.env_steps
+    with pytest.raises(ray.exceptions.ObjectLostError):
+        ray.get(loses.call)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from tests.export.runtimes import verify
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import export, networks
 from tfdpg.export import verify as verification
+from tfdpg.networks.tensors import unpack_observation
 from tfdpg.streams import Purpose, stream
 
 pytestmark = brief
@@ -176,7 +177,7 @@ def test_every_observation_space_is_served_raw(space, tmp_path):
     observations = arrays if spec.is_dict else arrays["x"]
     actions = policy(observations)
     np.testing.assert_allclose(actions, agent.predict(observations), rtol=1e-4, atol=1e-5)
-    tensors = networks.unpack_observation(spec, packed)
+    tensors = unpack_observation(spec, packed)
     for name in ("q1", "q2"):
         values = getattr(policy, name)(observations, actions)
         np.testing.assert_allclose(values, agent.networks["q1"]([tensors, tf.constant(actions)]), rtol=1e-4, atol=1e-5)

@@ -121,7 +121,7 @@ def test_a_changed_weight_is_refused(monkeypatch, tmp_path, name):
         save_numpy_policy(path, actor, critics)
 
     agent = tfdpg.TD3("Pendulum-v1", **SMALL, seed=3)
-    monkeypatch.setattr("tfdpg.export.numpy_policy.save_numpy_policy", save_changed)
+    monkeypatch.setattr(sys.modules["tfdpg.export.write"], "save_numpy_policy", save_changed)
     with pytest.raises(ExportError, match=rf"'{name} of policy.npz' differs from"):
         agent.export(tmp_path / "model")
     assert not (tmp_path / "model").exists()

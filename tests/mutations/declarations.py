@@ -83,8 +83,8 @@ MUTATIONS = (
     (
         "numpy: greedy actions leave the box",
         "acting/network.py",
-        "np.minimum(np.maximum(outputs, spec.low), spec.high)",
-        "outputs",
+        "np.minimum(np.maximum(outputs[:, : spec.act_dim], spec.low), spec.high)",
+        "outputs[:, : spec.act_dim]",
         ("acting/test_acting.py",),
     ),
     (
@@ -155,14 +155,14 @@ MUTATIONS = (
     (
         "episodes: returns of shaped rewards",
         "training/environment/collector.py",
-        "self._count_rewards(unshaped)",
-        "self._count_rewards(reward)",
+        "self._count_rewards(unshaped, is_live)",
+        "self._count_rewards(reward, is_live)",
         DECLARED,
     ),
     (
         "episodes: returns go on after a reset",
         "training/environment/collector.py",
-        "            self._forget_returns(starts if len(starts) == len(self._returns) else slice(None))\n",
+        "            self._open.forget(np.flatnonzero(starts))\n",
         "",
         DECLARED,
     ),

@@ -28,8 +28,8 @@ MUTATIONS = (
     (
         "td3: no smoothing",
         "agents/td3.py",
-        "noise, self.noise_clip",
-        "0 * noise, self.noise_clip",
+        "(batch.ask_next(self.pi_target), noise, clip",
+        "(batch.ask_next(self.pi_target), 0 * noise, clip",
         TD3,
     ),
     (
@@ -120,7 +120,7 @@ MUTATIONS = (
     (
         "replay: an end within n steps bootstraps",
         "replay/transitions.py",
-        "terminated = np.where(has_next, buffer.terminated[last], terminated)",
+        "terminated = np.where(has_next, next_terminated, terminated)",
         "pass",
         ("replay/test_storage.py",),
     ),
@@ -190,8 +190,8 @@ MUTATIONS = (
     (
         "sequences: padding counts in the mean",
         "networks/sequences.py",
-        "tf.reduce_sum(self.weight * losses) / tf.reduce_sum(self.acted)",
-        "tf.reduce_mean(self.weight * losses)",
+        "tf.reduce_sum(self.weight * checked(losses, self.weight), axis=-1) / tf.reduce_sum(self.acted)",
+        "tf.reduce_mean(self.weight * losses, axis=-1)",
         ("agents/test_recurrent_update.py",),
     ),
     (

@@ -53,11 +53,11 @@ MUTATIONS = (
     (
         "the critic's loss has no weight",
         "networks/tensors.py",
-        "tf.reduce_mean(self.weight * losses, axis=-1)",
+        "tf.reduce_mean(self.weight * checked(losses, self.weight), axis=-1)",
         "tf.reduce_mean(losses, axis=-1)",
         (*TD3, *D4PG),
     ),
-    ("the policy goes down the critic", "components.py", "return -q\n", "return q\n", (*TD3, *DDPG)),
+    ("the policy goes down the critic", "components.py", "loss = -q if", "loss = q if", (*TD3, *DDPG)),
     (
         "d4pg: the policy goes down the critic",
         "components.py",
@@ -279,8 +279,8 @@ MUTATIONS = (
     (
         "lap: the priority is the mean error",
         "agents/declarations.py",
-        "tf.reduce_max(tf.stack(errors), axis=0)",
-        "tf.reduce_mean(tf.stack(errors), axis=0)",
+        "loss, combine = (huber_td_loss, tf.reduce_max) if",
+        "loss, combine = (huber_td_loss, tf.reduce_mean) if",
         ("agents/test_td3_options.py",),
     ),
     # scores

@@ -10,13 +10,14 @@ from tests.acting.test_acting import in_numpy
 from tests.agents.roster import EAGER, SMALL
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
+from tfdpg.networks import custom
 from tfdpg.networks.heads import Value
 
 SPEC = Spec(spaces.Box(-1, 1, (3,)), ACTION)
 
 
 def check_actor(spec, pi):
-    networks.check_width(spec, "pi", pi, takes_action=False, width=spec.act_dim)
+    custom.check_width(spec, "pi", pi, takes_action=False, width=spec.act_dim)
 
 
 def critic(units=1, seed=0, **kwargs):
@@ -30,7 +31,7 @@ def critic(units=1, seed=0, **kwargs):
 def test_built_in_networks_fit_every_space(space):
     spec = Spec(space, ACTION)
     check_actor(spec, networks.mlp_actor(spec, hidden_units=(8,)))
-    networks.check_critics(
+    custom.check_critics(
         spec, {name: networks.mlp_critic(spec, hidden_units=(8,), seed=i) for i, name in enumerate(("q1", "q2"))}
     )
 
@@ -67,7 +68,7 @@ def test_a_wrong_shape_is_rejected_with_the_expected_one():
     with pytest.raises(ValueError, match=r"`pi` must .*\(batch, 2\).*\(batch, 5\)"):
         check_actor(SPEC, keras.Sequential([keras.Input((3,)), keras.layers.Dense(5)]))
     with pytest.raises(ValueError, match=r"`q1` must .*\(batch, 1\).*\(batch, 4\)"):
-        networks.check_critics(SPEC, {"q1": critic(4)})
+        custom.check_critics(SPEC, {"q1": critic(4)})
     with pytest.raises(ValueError, match=r"`pi` cannot be called.*\(batch, 3\)"):
         check_actor(SPEC, keras.Sequential([keras.Input((7,)), keras.layers.Dense(2)]))
     with pytest.raises(ValueError, match="`pi` must be a keras.Model"):
@@ -76,16 +77,16 @@ def test_a_wrong_shape_is_rejected_with_the_expected_one():
 
 def test_equal_or_shared_critics_are_rejected():
     with pytest.raises(ValueError, match=r"different weights.*\(5, 1\)"):
-        networks.check_critics(SPEC, {"q1": critic(seed=1), "q2": critic(seed=1)})
+        custom.check_critics(SPEC, {"q1": critic(seed=1), "q2": critic(seed=1)})
     q = critic()
     with pytest.raises(ValueError, match="share weights"):
-        networks.check_separate({"q1": q, "q2": q})
+        custom.check_separate({"q1": q, "q2": q})
     body = keras.layers.Dense(4)
     x = keras.Input((3,))
     pi, other = (keras.Model(x, keras.layers.Dense(2)(body(x))) for _ in range(2))
     with pytest.raises(ValueError, match="`pi` and `q1` .* share weights"):
-        networks.check_separate({"pi": pi, "q1": other})
-    networks.check_critics(SPEC, {"q1": critic(seed=1), "q2": critic(seed=2)})
+        custom.check_separate({"pi": pi, "q1": other})
+    custom.check_critics(SPEC, {"q1": critic(seed=1), "q2": critic(seed=2)})
 
 
 def test_the_value_layer_is_a_dense_layer_of_one_unit(rng, tmp_path):

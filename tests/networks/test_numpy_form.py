@@ -7,7 +7,8 @@ from gymnasium import spaces
 
 from tests.acting.test_acting import in_numpy
 from tfdpg import Spec, networks
-from tfdpg.networks import CompiledActor, numpy_critic, numpy_policy
+from tfdpg.networks import numpy_critic, numpy_policy
+from tfdpg.networks.actor import CompiledActor
 
 SPEC = Spec(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)))
 PACKED = (np.random.default_rng(0).normal(0, 2, (5, 3)).astype(np.float32),)

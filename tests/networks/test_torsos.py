@@ -11,7 +11,7 @@ from tests.acting.test_acting import in_numpy, packed_samples
 from tests.agents.roster import EAGER, SMALL
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
-from tfdpg.networks import CompiledActor
+from tfdpg.networks.actor import CompiledActor
 
 DICT = spaces.Dict(
     [("z", spaces.Box(-1, 1, (3,))), ("kind", spaces.Discrete(4)), ("image", spaces.Box(0, 255, (2, 2), np.uint8))]

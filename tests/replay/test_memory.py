@@ -2,8 +2,7 @@ import gc
 
 import numpy as np
 
-from tfdpg.replay import available_memory
-from tfdpg.replay.memory import allocate_array
+from tfdpg.replay.memory import allocate_array, available_memory
 
 GIB = 1 << 30
 

@@ -16,14 +16,13 @@ from tfdpg.replay import (
     ReplayBuffer,
     SequenceLayout,
     TransitionLayout,
-    gather_sequences,
-    gather_transitions,
     segments,
     sequence_minibatches,
 )
 from tfdpg.replay.buffer import NONE
 from tfdpg.replay.segments import as_one_segment
-from tfdpg.replay.sequences import follow_links, previous_rows, priority
+from tfdpg.replay.sequences import follow_links, gather_sequences, previous_rows, priority
+from tfdpg.replay.transitions import gather_transitions
 
 SPEC = Spec(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 3, (1,)))
 RECURRENT_SPEC = RecurrentSpec(SPEC, True, True, (("h", 2),), True)

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdpg import Spec
-from tfdpg.replay import ReplayBuffer, TransitionLayout, gather_transitions, uniform_rows
+from tfdpg.replay import ReplayBuffer, TransitionLayout
 from tfdpg.replay.buffer import NONE
 from tfdpg.replay.segments import as_one_segment
+from tfdpg.replay.transitions import gather_transitions
+from tfdpg.replay.uniform import uniform_rows
 
 SPEC = Spec(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 1, (1,)))
 LAYOUT = TransitionLayout.of(SPEC)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdpg import Spec
-from tfdpg.replay import ReplayBuffer, WindowLayout, WindowSampler, gather_windows
+from tfdpg.replay import ReplayBuffer, WindowLayout
 from tfdpg.replay.segments import as_one_segment
-from tfdpg.replay.windows import newest_starts, window_rows
+from tfdpg.replay.windows import WindowSampler, gather_windows, newest_starts, window_rows
 
 SPEC = Spec(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 1, (1,)))
 WIDTH = 3

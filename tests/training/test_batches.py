@@ -7,8 +7,9 @@ from gymnasium import spaces
 from tests.replay.test_sequences import buffer_of
 from tfdpg import Spec
 from tfdpg.acting import RecurrentSpec
-from tfdpg.replay import SequenceLayout, gather_sequences
+from tfdpg.replay import SequenceLayout
 from tfdpg.replay.segments import as_one_segment
+from tfdpg.replay.sequences import gather_sequences
 from tfdpg.training.learning.batches import pack_sequences
 
 IMAGE = spaces.Box(0, 255, (2, 3), np.uint8)

@@ -12,8 +12,9 @@ from gymnasium import spaces
 import tfdpg
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
-from tfdpg.replay import ReplayBuffer, gather_transitions
+from tfdpg.replay import ReplayBuffer
 from tfdpg.replay.segments import as_one_segment
+from tfdpg.replay.transitions import gather_transitions
 from tfdpg.training.data.datasets import load_into
 
 SPEC = tfdpg.Spec.of(Counter())
@@ -193,15 +194,16 @@ def test_the_array_of_a_dict_observation_is_named():
 
 
 @pytest.mark.parametrize(
-    "column, name", [(1, r"the observation's x\[1\]"), (2, "the action's component 0"), (-1, "the reward")]
+    "column, name, place",
+    [(1, "observations", r"row 5, column 1 \(x\[1\]\)"), (2, "actions", "row 5, column 0"), (-1, "rewards", "row 5")],
 )
-def test_stored_rows_that_are_not_finite_are_named(column, name):
+def test_stored_rows_that_are_not_finite_are_named(column, name, place):
     buffer = ReplayBuffer(SPEC, 50)
     load_into(buffer, data())
     segment = as_one_segment(buffer)
     segment["rows"][5, column] = np.nan
     other = ReplayBuffer(SPEC, 50)
-    with pytest.raises(ValueError, match=f"nan as {name} .*row 5"):
+    with pytest.raises(ValueError, match=f"'{name}' of the stored rows .*nan in {place};"):
         load_into(other, segment)
     assert other.added == 0
 

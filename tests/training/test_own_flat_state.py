@@ -146,11 +146,11 @@ class Watches(Changed):
     def __init__(self, env, **options):
         super().__init__(env, **options)
         self.seen = []
-        self.learner = learner.Learner(self, None, [self.look], [self.look])
+        self.learner._before = self.learner._after = [self.look]
         self.raw = self.networks["pi"].trainable_variables[1].value
         self.read = tf.function(lambda: tf.reduce_sum(self.networks["pi"].trainable_variables[1]), autograph=False)
 
-    def look(self, agent, _):
+    def look(self, _):
         bias = self.networks["pi"].trainable_variables[1]
         self.seen.append([float(tf.reduce_sum(bias)), self.raw.numpy().sum(), float(self.read())])
 

@@ -10,7 +10,8 @@ from tests.agents.roster import SMALL
 from tests.environments import Counter
 from tests.training.serving_logs import Client, log_of, write
 from tfdpg.export import read_prediction_logs
-from tfdpg.replay import ReplayBuffer, gather_transitions
+from tfdpg.replay import ReplayBuffer
+from tfdpg.replay.transitions import gather_transitions
 from tfdpg.training.data.datasets import load_into
 
 SPEC = tfdpg.Spec.of(Counter())

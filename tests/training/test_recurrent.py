@@ -126,6 +126,18 @@ def test_the_state_is_reset_in_all_sub_environments_or_some():
     assert counts == [[0, 0], [1, 1], [2, 0], [0, 1], [0, 0]]
 
 
+def test_a_policy_that_explores_takes_the_action_that_was_executed():
+    behaviour = counting_policy(SPEC)
+    policy = EvaluationPolicy(behaviour, 0.0, 0)
+    observation = np.zeros((2, 2), np.float32)
+    policy(observation)
+    policy.reset([1])
+    policy(observation, action_before=[[0.7], [0.7]])
+    assert behaviour.network.recurrent_inputs[-1].tolist() == [[np.float32(0.7), 0, 1], [0, 0, 0]]
+    with pytest.raises(ValueError, match="`reward` must be of shape"):
+        policy.received(np.zeros(3))
+
+
 def test_anything_that_wants_to_know_is_told_of_rewards_and_ends():
     class RecordingPolicy:
         def __init__(self):

@@ -5,11 +5,11 @@ from tfdpg.acting.encoder import encode, feature_columns
 from tfdpg.acting.layers import ACTIVATIONS, numpy_layer
 from tfdpg.acting.network import NumpyCritic, NumpyPolicy, greedy_actions, greedy_forward
 from tfdpg.acting.policy import GreedyPolicy
-from tfdpg.acting.recurrent import ForwardPass, NoState, PolicyState, RecurrentSpec, RecurrentState
+from tfdpg.acting.recurrent import ForwardPass, RecurrentSpec, RecurrentState
 from tfdpg.acting.running_statistics import RunningStatistics
 from tfdpg.acting.sampling import CategoricalSampling, GaussianSampling
 from tfdpg.acting.stored import load_critics, load_numpy_policy, save_numpy_policy
-from tfdpg.acting.torsos import Hidden, Torso, make_torso, mlp
+from tfdpg.acting.torsos import Torso, make_torso, mlp
 
 __all__ = [
     "ACTIVATIONS",
@@ -19,11 +19,8 @@ __all__ = [
     "ForwardPass",
     "GaussianSampling",
     "GreedyPolicy",
-    "Hidden",
-    "NoState",
     "NumpyCritic",
     "NumpyPolicy",
-    "PolicyState",
     "RecurrentSpec",
     "RecurrentState",
     "RunningStatistics",

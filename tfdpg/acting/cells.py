@@ -1,47 +1,23 @@
-"""Forward passes of Keras' recurrent cells with their default options; weights and gates are in Keras' order."""
+"""Forward passes of Keras' recurrent cells with their default options; weights and gates are in Keras' order.
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+A cell is a function from its inputs `[num_envs, width]` and its state `[num_envs, state_width]` to the next state. The
+first `units` columns of the state are its output.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
-
-CellKinds = tuple[tuple[str, int], ...]
-"""The stacked recurrent cells of a policy: the kind ("lstm", "gru" or "rnn") and the number of units of each."""
-
-ReadWeights = Callable[..., np.ndarray]
-"""Reads the next weights of the given shape, as `WeightReader.read`."""
-
-
-class Cell(Protocol):
-    """A recurrent cell with its weights.
-
-    Attributes:
-        units: width of the output, which is stored in the first columns of the state.
-        state_width: width of the state.
-    """
-
-    units: int
-    state_width: int
-
-    def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """Return the next state, `[num_envs, state_width]`.
-
-        Args:
-            x: inputs, `[num_envs, width]`.
-            state: the current state, `[num_envs, state_width]`.
-        """
-        ...
 
 
 class LSTM:
     """`keras.layers.LSTMCell`; the state is [h, c]."""
 
-    def __init__(self, width: int, units: int, read: ReadWeights):
-        self.units = units
-        self.state_width = 2 * units
-        self.kernel = read(width + units, 4 * units)  # multiplies [x, h]
-        self.bias = read(4 * units)
-        self._scale = np.repeat(np.array([0.5, 0.5, 1, 0.5], np.float32), units)
+    def __init__(self, kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray):
+        self.units = len(recurrent_kernel)
+        self.state_width = 2 * self.units
+        self.kernel = np.concatenate([kernel, recurrent_kernel])  # multiplies [x, h]
+        self.bias = bias
+        self._scale = np.repeat(np.array([0.5, 0.5, 1, 0.5], np.float32), self.units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
         """Return the next state: c' = f c + i g, h' = o tanh c'."""
@@ -65,11 +41,11 @@ class LSTM:
 class GRU:
     """`keras.layers.GRUCell` with `reset_after=True`; the state is h."""
 
-    def __init__(self, width: int, units: int, read: ReadWeights):
-        self.units = self.state_width = units
-        self.kernel = read(width, 3 * units)
-        self.recurrent_kernel = read(units, 3 * units)
-        self.bias, self.recurrent_bias = read(2, 3 * units)
+    def __init__(self, kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray):
+        self.units = self.state_width = len(recurrent_kernel)
+        self.kernel = kernel
+        self.recurrent_kernel = recurrent_kernel
+        self.bias, self.recurrent_bias = bias
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
         """Return the next state: h' = z h + (1 - z) tanh(x_h + r h_h)."""
@@ -92,10 +68,10 @@ class GRU:
 class SimpleRNN:
     """`keras.layers.SimpleRNNCell`; the state is h."""
 
-    def __init__(self, width: int, units: int, read: ReadWeights):
-        self.units = self.state_width = units
-        self.kernel = read(width + units, units)  # multiplies [x, h]
-        self.bias = read(units)
+    def __init__(self, kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray):
+        self.units = self.state_width = len(recurrent_kernel)
+        self.kernel = np.concatenate([kernel, recurrent_kernel])  # multiplies [x, h]
+        self.bias = bias
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
         """Return the next state: h' = tanh([x, h] W + b)."""
@@ -104,20 +80,19 @@ class SimpleRNN:
         return np.tanh(h, out=h)
 
 
-KINDS: dict[str, Callable[[int, int, ReadWeights], Cell]] = {"lstm": LSTM, "gru": GRU, "rnn": SimpleRNN}
+Cell = LSTM | GRU | SimpleRNN
+KINDS = {"lstm": LSTM, "gru": GRU, "rnn": SimpleRNN}
 """The supported cells."""
 
 
-def make_cells(cells: CellKinds, width: int, read: ReadWeights) -> list[Cell]:
-    """Build recurrent cells and read their weights.
+def rnn_cells(weights: Sequence[np.ndarray], cells: Sequence[tuple[str, int]]) -> list[Cell]:
+    """The cells of a stack.
 
     Args:
-        cells: kinds and units.
-        width: width of the first cell's inputs.
-        read: returns the next weights, in Keras' order.
+        weights: the kernel, the recurrent kernel and the bias of each cell.
+        cells: the kind ("lstm", "gru" or "rnn") and the number of units of each cell.
     """
-    widths = (width, *(units for _, units in cells))
-    return [KINDS[kind](width, units, read) for width, (kind, units) in zip(widths[:-1], cells, strict=True)]
+    return [KINDS[kind](*weights[3 * i : 3 * i + 3]) for i, (kind, _) in enumerate(cells)]
 
 
 def step_cells(cells: Sequence[Cell], x: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

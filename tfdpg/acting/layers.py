@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfdpg.acting.cells import Cell, make_cells, step_cells
+from tfdpg.acting.cells import rnn_cells, step_cells
 
 LayerFunction = Callable[..., np.ndarray]
 """From one or more arrays `[batch, n]` to one."""
@@ -120,10 +120,17 @@ def dense(kernel: np.ndarray, bias: np.ndarray, *, activation: str) -> LayerFunc
     return lambda x: function(x @ kernel + bias)
 
 
+numpy_layer("tfdpg>Value")(functools.partial(dense, activation="linear"))
+
+
 @numpy_layer("Activation", "activation")
 def activation(*, activation: str) -> LayerFunction:
     """An activation by itself."""
     return _activation(activation)
+
+
+numpy_layer("ops.Softplus")(functools.partial(activation, activation="softplus"))
+numpy_layer("ops.Tanh")(functools.partial(activation, activation="tanh"))
 
 
 @numpy_layer("Softmax")
@@ -150,13 +157,7 @@ def layer_normalization(
 
 @numpy_layer("tfdpg>BatchRenormalization", "epsilon")
 def batch_renormalization(
-    gamma: np.ndarray,
-    beta: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    updates: np.ndarray,
-    *,
-    epsilon: float,
+    gamma: np.ndarray, beta: np.ndarray, mean: np.ndarray, variance: np.ndarray, updates: np.ndarray, *, epsilon: float
 ) -> LayerFunction:
     """Features with their running mean and variance, times γ, plus β."""
     scale = gamma / np.sqrt(variance + np.float32(epsilon))
@@ -213,18 +214,6 @@ def columns(*, start: int, stop: int) -> LayerFunction:
     return lambda x: x[:, start:stop]
 
 
-@numpy_layer("ops.Softplus")
-def softplus_operation() -> LayerFunction:
-    """log(1 + exp(x))."""
-    return softplus
-
-
-@numpy_layer("ops.Tanh")
-def tanh_operation() -> LayerFunction:
-    """tanh(x)."""
-    return lambda x: np.tanh(x)
-
-
 @numpy_layer("ops.Clip", "x_min", "x_max")
 def clip_operation(*, x_min: float, x_max: float) -> LayerFunction:
     """Features, clipped to [x_min, x_max]."""
@@ -242,32 +231,6 @@ def rnn_stack(*weights: np.ndarray, cells: Sequence[tuple[str, int]]) -> LayerFu
     """
     stack = rnn_cells(weights, cells)
     return lambda x, state: step_cells(stack, x, state)[1]
-
-
-def rnn_cells(weights: Sequence[np.ndarray], cells: Sequence[tuple[str, int]]) -> list[Cell]:
-    """The cells of a stack, with their weights in Keras' order; `cells` are their kinds and units."""
-    return make_cells(tuple((kind, units) for kind, units in cells), len(weights[0]), _reader(weights))
-
-
-def _reader(weights: Sequence[np.ndarray]) -> Callable[..., np.ndarray]:
-    """Return a function that takes a shape and returns the next weights, of that shape."""
-    flat = np.concatenate([each.ravel() for each in weights])
-    position = 0
-
-    def read(*shape: int) -> np.ndarray:
-        nonlocal position
-        size = int(np.prod(shape))
-        part = flat[position : position + size].reshape(shape)
-        position += size
-        return part
-
-    return read
-
-
-@numpy_layer("tfdpg>Value")
-def value_head(kernel: np.ndarray, bias: np.ndarray) -> LayerFunction:
-    """Values `[batch, 1]`."""
-    return lambda x: x @ kernel + bias
 
 
 @numpy_layer("tfdpg>Categorical")

@@ -10,7 +10,6 @@ import numpy as np
 
 from tfdpg.acting.encoder import encode
 from tfdpg.acting.layers import LAYERS, LayerFunction
-from tfdpg.acting.outputs import most_probable
 from tfdpg.acting.recurrent import ForwardPass, RecurrentSpec
 from tfdpg.spec import Packed, Spec
 
@@ -169,7 +168,10 @@ def greedy_actions(spec: Spec, outputs: np.ndarray, recurrent_spec: RecurrentSpe
     """
     if spec.actions is not None:
         return most_probable(outputs) + int(spec.low[0])
-    if recurrent_spec is None:
-        return spec.rounded(np.minimum(np.maximum(outputs, spec.low), spec.high))
-    actions = spec.rounded(np.clip(outputs[:, : spec.act_dim], spec.low, spec.high))
-    return np.concatenate([actions, outputs[:, spec.act_dim :]], axis=1)
+    actions = spec.rounded(np.minimum(np.maximum(outputs[:, : spec.act_dim], spec.low), spec.high))
+    return actions if recurrent_spec is None else np.concatenate([actions, outputs[:, spec.act_dim :]], axis=1)
+
+
+def most_probable(probs: np.ndarray) -> np.ndarray:
+    """The index of the most probable action for each row of `[batch, actions]`; -1 where probabilities are NaN."""
+    return np.where(np.isnan(probs[:, 0]), -1, probs.argmax(axis=1))

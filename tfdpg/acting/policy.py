@@ -6,7 +6,7 @@ import numpy as np
 
 from tfdpg.acting.recurrent import ForwardPass, NoState, PolicyState, RecurrentSpec, RecurrentState
 from tfdpg.arguments import reject
-from tfdpg.spec import Spec
+from tfdpg.spec import Packed, Spec
 
 
 class GreedyPolicy:
@@ -60,7 +60,7 @@ class GreedyPolicy:
             self._acted = np.zeros(len(packed[0]), bool)
         if action_before is not None:
             self._correct(self._actions("action_before", action_before, () if single else self._acted.shape))
-        actions = self.spec.shaped(self._policy_state.record_step(self._policy_state.forward(self._forward, packed)))
+        actions = self.act(packed)
         self._acted[:] = True
         return self.spec.first(actions) if single else actions
 
@@ -102,6 +102,13 @@ class GreedyPolicy:
         except IndexError as error:
             raise reject("env_indices", f"indices below {len(ended)}, or a mask of that length", env_indices) from error
         self._acted[ended] = False
+        self._end(ended)
+
+    def act(self, packed: Packed) -> np.ndarray:
+        """Return the actions for packed observations, `[batch, *act_shape]`, and advance the recurrent state."""
+        return self.spec.shaped(self._policy_state.record_step(self._policy_state.forward(self._forward, packed)))
+
+    def _end(self, ended: np.ndarray) -> None:
         self._policy_state.end(ended)
 
     def _correct(self, executed: np.ndarray) -> None:

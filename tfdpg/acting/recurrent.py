@@ -1,7 +1,7 @@
 """The recurrent state of policies in each sub-environment. NumPy only."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ ForwardPass = Callable[[Packed], np.ndarray]
 """Maps packed observations to the outputs of a policy network, `[num_envs, n]`.
 
 A recurrent policy receives its recurrent inputs (see `RecurrentSpec`) as the last matrix, and its outputs are followed
-by the new state, `[num_envs, n + state_width]`. All inputs are finite: `PolicyState.forward` replaces other numbers.
+by the new state, `[num_envs, n + state_width]`. All inputs are finite: `RecurrentState.forward` replaces other numbers.
 """
 
 
@@ -96,53 +96,18 @@ class RecurrentSpec(NamedTuple):
         return np.append(1 / action_scale, one), np.append(-self.spec.center / action_scale, 0 * one)
 
 
-class PolicyState(Protocol):
-    """The recurrent state of a policy in all sub-environments.
-
-    Attributes:
-        width: number of columns that it adds to a stored step.
-        state: the recurrent inputs, float32 `[num_envs, n]`.
-    """
-
-    width: int
-    state: np.ndarray
-
-    def forward(self, network: ForwardPass, packed: Packed) -> np.ndarray:
-        """Compute the outputs of a policy, `[num_envs, n]`, and advance the recurrent state.
-
-        A row with a non-finite number in its observation, its previous action or reward or its recurrent state has
-        outputs of NaN, and its recurrent state does not change.
-        """
-        ...
-
-    def advance(self, network: ForwardPass, packed: Packed) -> Any:
-        """Advance the recurrent state as `forward` does; the outputs are not used."""
-        ...
-
-    def record_step(self, step: np.ndarray) -> np.ndarray:
-        """Keep the action of a step, `[num_envs, n]`; returns the step to store, `[num_envs, n + width]`."""
-        ...
-
-    def received(self, reward: np.ndarray) -> None:
-        """Keep the rewards of a step, `[num_envs]`."""
-        ...
-
-    def end(self, ended: np.ndarray) -> None:
-        """Reset the sub-environments whose episode ended, bool `[num_envs]`."""
-        ...
-
-    def fresh_copy(self) -> "PolicyState":
-        """Return a new instance with the same options and a reset state."""
-        ...
-
-
 class NoState:
     """The empty state of a policy that is not recurrent.
 
     Args:
         no_output: the outputs of a row with a non-finite observation.
+
+    Attributes:
+        width: number of columns that it adds to a stored step.
+        state: the recurrent inputs, float32 `[num_envs, 0]`.
     """
 
+    recurrent_spec = None
     width = 0
 
     def __init__(self, no_output: float = np.nan):
@@ -177,7 +142,13 @@ class NoState:
 
 
 class RecurrentState:
-    """The recurrent inputs of each sub-environment, reset when the number of sub-environments changes."""
+    """The recurrent inputs of each sub-environment, reset when the number of sub-environments changes.
+
+    Attributes:
+        recurrent_spec: describes the recurrent inputs.
+        width: number of columns that it adds to a stored step.
+        state: the recurrent inputs, float32 `[num_envs, n]`.
+    """
 
     def __init__(self, recurrent_spec: RecurrentSpec):
         self.recurrent_spec = recurrent_spec
@@ -188,7 +159,11 @@ class RecurrentState:
         self._nonfinite: np.ndarray | None = None
 
     def forward(self, network: ForwardPass, packed: Packed) -> np.ndarray:
-        """Compute the outputs of a policy and advance the recurrent state; see `PolicyState.forward`."""
+        """Compute the outputs of a policy, `[num_envs, n]`, and advance the recurrent state.
+
+        A row with a non-finite number in its observation, its previous action or reward or its recurrent state has
+        outputs of NaN, and its recurrent state does not change.
+        """
         if len(self.state) != len(packed[0]):
             self.state = self.recurrent_spec.initial_state(len(packed[0]))
         self._recurrent_inputs = self.state
@@ -206,9 +181,9 @@ class RecurrentState:
     advance = forward
 
     def record_step(self, step: np.ndarray) -> np.ndarray:
-        """Keep the action, and append the recurrent state before the step if it is stored.
+        """Keep the actions of a step, `[num_envs, n]`, and append the recurrent state before it if that is stored.
 
-        The action for a non-finite observation is not kept.
+        The action for a non-finite observation is not kept. Returns the step to store, `[num_envs, n + width]`.
         """
         spec = self.recurrent_spec.spec
         if self.recurrent_spec.uses_action:
@@ -232,3 +207,7 @@ class RecurrentState:
     def fresh_copy(self) -> "RecurrentState":
         """Return a new instance with the same options and a reset state."""
         return RecurrentState(self.recurrent_spec)
+
+
+PolicyState = NoState | RecurrentState
+"""The recurrent state of a policy in all sub-environments."""

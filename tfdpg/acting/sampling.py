@@ -5,7 +5,7 @@ from typing import NoReturn
 import numpy as np
 
 from tfdpg.acting.behaviour import Exploration
-from tfdpg.acting.outputs import most_probable
+from tfdpg.acting.network import most_probable
 from tfdpg.spec import Spec
 
 WITHOUT_NOISE = (

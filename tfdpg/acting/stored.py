@@ -51,8 +51,7 @@ def load_numpy_policy(path: Path, spec: Spec, recurrent_spec: RecurrentSpec | No
     Raises:
         OSError, ValueError, LookupError, TypeError: the file does not hold a policy.
     """
-    with _reading(path):
-        arrays, description = _read(path)
+    with _reading(path) as (arrays, description):
         policy = NumpyPolicy(spec, [_node(each) for each in description["policy"]], recurrent_spec)
         policy.load(arrays["weights"])
         _check_shapes(path, policy)
@@ -78,8 +77,7 @@ def _check_shapes(path: Path, policy: NumpyPolicy) -> None:
 def load_critics(path: Path, spec: Spec) -> dict[str, NumpyCritic]:
     """Load the critics that `save_numpy_policy` wrote, by name; see `load_numpy_policy`."""
     critics = {}
-    with _reading(path):
-        arrays, description = _read(path)
+    with _reading(path) as (arrays, description):
         for name, stored in description["critics"].items():
             critics[name] = NumpyCritic(spec, [_node(each) for each in stored])
             critics[name].load(arrays[name])
@@ -87,24 +85,21 @@ def load_critics(path: Path, spec: Spec) -> dict[str, NumpyCritic]:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Raise `ValueError` for what a damaged file raises inside the context."""
+def _reading(path: Path) -> Iterator[tuple[dict[str, np.ndarray], dict[str, Any]]]:
+    """Return the arrays and the description; raise `ValueError` for what a damaged file raises inside the context."""
     try:
-        yield
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+        description = json.loads(str(arrays.pop("description")))
+        if (found := description.get("format", 1)) != POLICY_FORMAT:
+            raise ValueError(f"{path} has format {found!r}; this version of tfdpg reads format {POLICY_FORMAT} only")
+        for name, values in arrays.items():
+            if values.dtype != np.float32 or values.ndim != 1:
+                came = f"{values.dtype} {list(values.shape)}"
+                raise ValueError(f"`{name}` of {path} must be float32 [n]. Received: {came}")
+        yield arrays, description
     except (*DAMAGE, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
-
-
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    with np.load(path, allow_pickle=False) as file:
-        arrays = dict(file)
-    description = json.loads(str(arrays.pop("description")))
-    if (found := description.get("format", 1)) != POLICY_FORMAT:
-        raise ValueError(f"{path} has format {found!r}; this version of tfdpg reads format {POLICY_FORMAT} only")
-    for name, values in arrays.items():
-        if values.dtype != np.float32 or values.ndim != 1:
-            raise ValueError(f"`{name}` of {path} must be float32 [n]. Received: {values.dtype} {list(values.shape)}")
-    return arrays, description
 
 
 def _node(stored: Mapping[str, Any]) -> Node:

@@ -53,9 +53,9 @@ class Torso(NamedTuple):
     output_scale: float = 1.0
 
 
-def mlp(hidden_units: Sequence[int], activation: str) -> Torso:
-    """Return a torso with the same fully connected layers for the actor and the critics."""
-    layers = normalized(hidden_units, activation, None, 0)
+def mlp(hidden_units: Sequence[int], activation: str, norm: str | None = None, blocks: int = 0) -> Torso:
+    """Return a torso with the same layers for the actor and the critics; see `normalized`."""
+    layers = normalized(hidden_units, activation, norm, blocks)
     return Torso("mlp", layers, layers)
 
 
@@ -111,8 +111,7 @@ def make_torso(
         )
         return Torso(torso, pi, q, output_scale=1e-4)
     if torso == "mlp":
-        layers = normalized(hidden_units, activation, norm, blocks)
-        return Torso(torso, layers, layers)
+        return mlp(hidden_units, activation, norm, blocks)
     if torso == "two_branch":
         if not hidden_units:
             raise reject("hidden_units", 'one layer or more with torso="two_branch"', hidden_units)

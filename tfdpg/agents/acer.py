@@ -19,22 +19,11 @@ from tfdpg.agents.options import ACEROptions
 from tfdpg.arguments import reject
 from tfdpg.components import Component, Copy, Declaration, Metric, Minibatches, PolicySpec, polyak, rmsprop
 from tfdpg.losses import retrace, trust_region
-from tfdpg.networks import (
-    MIN_SIGMA,
-    ACERCritic,
-    ActionValues,
-    CategoricalPolicy,
-    CriticEstimate,
-    Dueling,
-    GaussianPolicy,
-    PolicyDistribution,
-    SeparateCritic,
-    WindowActions,
-    WindowBatch,
-    acer_network,
-    check_given_to_acer,
-    unpack_windows,
-)
+from tfdpg.networks.acer_builders import acer_network, check_given_to_acer
+from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, SeparateCritic
+from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy, PolicyDistribution, importance_weights
+from tfdpg.networks.mlp import MIN_SIGMA
+from tfdpg.networks.tensors import CriticEstimate, WindowActions, WindowBatch, unpack_windows
 from tfdpg.options import takes_options
 from tfdpg.replay import ReplayBuffer, window_minibatches
 from tfdpg.spec import Spec
@@ -239,7 +228,8 @@ class ACER(Agent):
         """
         acted = batch.acted > 0
         behaviour = self.family.recorded(batch.record)
-        rho = tf.where(acted, self.family.ratio(self.family.parameters(statistics), behaviour, batch.action), 1.0)
+        weights = importance_weights(self.family, self.family.parameters(statistics), behaviour, batch.action)
+        rho = tf.where(acted, weights, 1.0)
         traces = self.retrace_lambda * tf.minimum(self.retrace_clip, tf.pow(rho, 1 / self.family.dimensions))
         steps = self.reward_scale * batch.reward, batch.discount
         target, policy_target = (

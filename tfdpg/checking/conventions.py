@@ -1,6 +1,7 @@
 """Gymnasium's conventions: the structure of return values, and the findings of Gymnasium's own checker."""
 
 import contextlib
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -8,8 +9,9 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.utils import env_checker, passive_env_checker
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from tfdpg.findings import Finding, malformed, malformed_reset, malformed_step
+from tfdpg.findings import Finding, malformed_reset, malformed_step
 
 IGNORED = (
     "is not within the observation space",
@@ -45,9 +47,34 @@ def check_form(env: Any, single_env: gym.Env, seed: int) -> Finding | None:
             single_env.step(single_env.action_space.sample()), True
         )
     except Exception:
-        if found := malformed(env):
+        if found := _malformed(env):
             return found
         raise
+
+
+def _malformed(env: Any) -> Finding | None:
+    """Find out whether `reset` or `step` failed because it has the signature or the return value of legacy Gym.
+
+    The methods are called without the wrappers, which fail before the return value can be seen.
+
+    Args:
+        env: the environment. The sub-environments of a vector environment are not accessible, so one is made again.
+    """
+    base = env.unwrapped
+    if isinstance(base, SyncVectorEnv | AsyncVectorEnv):
+        base = base.env_fns[0]().unwrapped
+    parameters = inspect.signature(base.reset).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        for name in ("seed", "options"):
+            if name not in parameters:
+                return Finding(
+                    f"`reset` takes no `{name}`.",
+                    "Declare it as `def reset(self, *, seed=None, options=None)`, and begin with "
+                    "`super().reset(seed=seed)`.",
+                )
+    with contextlib.suppress(Exception):  # the caller reports the original error
+        return malformed_reset(base.reset(seed=0)) or malformed_step(base.step(base.action_space.sample()))
+    return None
 
 
 def conventions(env: gym.Env, seed: int) -> Iterator[Finding]:

@@ -1,17 +1,20 @@
 """What random steps show about the observations of an environment: form, range, scale, and missing readings."""
 
 import dataclasses
+import functools
+import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from tfdpg.checking.report import Fact, number
-from tfdpg.checking.spaces import SOME_ACTIONS
+from tfdpg.checking.spaces import SOME_ACTIONS, findings_from
 from tfdpg.findings import Finding, outside
-from tfdpg.spec import Packed, Spec
+from tfdpg.replay.buffer import group_widths
+from tfdpg.spec import Packed, Spec, nested_spaces
 from tfdpg.training.environment.finite import entry_name
 from tfdpg.training.environment.step_parsing import API, batched
 
@@ -63,7 +66,7 @@ class Observations:
             self._spec = Spec(space, SOME_ACTIONS)
         except ValueError:  # `space_facts` reports it
             self._spec, self._paths = _supported_part(space)
-        width = dict(zip(self._spec.groups, self._spec.widths, strict=True)).get("float32", 0) if self._spec else 0
+        width = group_widths(self._spec)[0] if self._spec else 0
         self._malformed: Finding | None = None
         self._count = 0
         self._finite_count = np.zeros(width)
@@ -207,42 +210,22 @@ def _supported_part(space: spaces.Space) -> tuple[Spec | None, dict[str, Path]]:
     """Return a spec of the parts of a nested space that agents support, and the paths of these parts by name."""
     found = {}
     paths = {}
-    for path, part in _nested_spaces(space, ()):
+    for path, part in nested_spaces(space, checks_keys=False):
         if _is_supported(part):
             name = re.sub(r"\W", "_", "__".join(map(str, path)), flags=re.ASCII)
-            name = name if name.isidentifier() else f"x_{name}"
             while name in found or not _is_supported(spaces.Dict({name: part})):
-                name += "_"
+                name = f"x_{name}"
             found[name] = part
             paths[name] = path
     return (Spec(spaces.Dict(found), SOME_ACTIONS) if found else None), paths
 
 
-def _nested_spaces(space: spaces.Space, path: Path) -> Iterator[tuple[Path, spaces.Space]]:
-    match space:
-        case spaces.Dict():
-            inner = space.spaces.items()
-        case spaces.Tuple():
-            inner = enumerate(space.spaces)
-        case _:
-            yield path, space
-            return
-    for key, part in inner:
-        yield from _nested_spaces(part, (*path, key))
-
-
 def _is_supported(space: spaces.Space) -> bool:
-    try:
-        Spec(space, SOME_ACTIONS)
-    except ValueError:
-        return False
-    return True
+    return not list(findings_from(lambda: Spec(space, SOME_ACTIONS)))
 
 
 def _part(observation: Any, path: Path) -> Any:
-    for key in path:
-        is_there = key in observation if isinstance(observation, Mapping) else isinstance(observation, tuple | list)
-        if not is_there or (isinstance(key, int) and key >= len(observation)):
-            raise ValueError(f"The observation has no part {list(path)}")
-        observation = observation[key]
-    return observation
+    try:
+        return functools.reduce(operator.getitem, path, observation)
+    except (LookupError, TypeError):
+        raise ValueError(f"The observation has no part {list(path)}") from None

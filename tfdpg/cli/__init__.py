@@ -148,7 +148,7 @@ def _run_command(command: str, arguments: list[str]) -> int:
     """Run a command and return the exit status. Report exceptions on standard error."""
     try:
         if command in ("train", "tune"):
-            return (_train if command == "train" else _tune)(arguments)
+            return _train_or_tune(command, arguments)
         function = pkgutil.resolve_name(FUNCTIONS[command])
         return parse(deferred_call(function), arguments, f"tfdpg {command}", REFUSED.get(command, {}))() or 0
     except UsageError as error:
@@ -182,9 +182,12 @@ def _usage(text: str) -> str:
     return text.format(agents="|".join(name.lower() for name in AGENTS))
 
 
-def _train(arguments: list[str]) -> int:
+def _train_or_tune(command: str, arguments: list[str]) -> int:
     if arguments in (["-h"], ["--help"], []):
-        print(_usage(TRAIN), end="")
+        print(_usage(TRAIN if command == "train" else TUNE), end="")
+        return 0
+    if command == "tune":
+        pkgutil.resolve_name("tfdpg.tuning.command:tune")(_agent_name(arguments[0]), arguments[1:])
         return 0
     if "--resume" in arguments[1:]:
         raise UsageError("`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]")
@@ -194,14 +197,6 @@ def _train(arguments: list[str]) -> int:
         resume(arguments[1:])
     else:
         train(_agent_name(arguments[0], " To resume a run: --resume RUN"), arguments[1:])
-    return 0
-
-
-def _tune(arguments: list[str]) -> int:
-    if arguments in (["-h"], ["--help"], []):
-        print(_usage(TUNE), end="")
-        return 0
-    pkgutil.resolve_name("tfdpg.tuning.command:tune")(_agent_name(arguments[0]), arguments[1:])
     return 0
 
 

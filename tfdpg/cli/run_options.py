@@ -29,20 +29,9 @@ from tfdpg.recipes import RECIPES
 from tfdpg.training.options import FitOptions
 
 GROUPS = (
-    *(
-        "search",
-        "environment",
-        "training",
-        "run",
-        "schedule",
-        "exploration",
-        "algorithm",
-        "returns",
-        "networks",
-        "memory",
-    ),
-    *("optimisers", "observations", "replay", "machine", "rollout workers"),
-)
+    "search, environment, training, run, schedule, exploration, algorithm, returns, networks, memory, optimisers, "
+    "observations, replay, machine, rollout workers"
+).split(", ")
 """The groups of flags in the order of the help: the required and the most common ones come first."""
 
 

@@ -92,22 +92,66 @@ def number(value: float | None) -> str:
     return f"−{text}" if value < 0 else text
 
 
-def schedule(evidence: Evidence) -> Verdict | None:
+Found = tuple[str, str, str] | None
+"""The result of a check: what is wrong, the numbers that show it, and what to try next; None if nothing was found."""
+Check = Callable[[Evidence], Verdict | None]
+CHECKS: list[Check] = []
+"""All checks: causes first, then what may follow from them. Verdicts of one severity keep this order."""
+
+
+def check(name: str, severity: Severity) -> Callable[[Callable[[Evidence], Found]], Check]:
+    """Register a check of the evidence, and let it return a verdict."""
+
+    def register(function: Callable[[Evidence], Found]) -> Check:
+        def checked(evidence: Evidence) -> Verdict | None:
+            found = function(evidence)
+            return None if found is None else Verdict(name, severity, *found)
+
+        CHECKS.append(checked)
+        return checked
+
+    return register
+
+
+def replay_check(
+    name: str, severity: Severity, regression: bool = False
+) -> Callable[[Callable[[Evidence, Replay], Found]], Check]:
+    """Register a check that needs the replay buffer.
+
+    Args:
+        name: the name of the check.
+        severity: the severity of its verdicts.
+        regression: whether it needs enough transitions for a regression on vectors of a moderate size.
+    """
+
+    def register(function: Callable[[Evidence, Replay], Found]) -> Check:
+        @check(name, severity)
+        def checked(evidence: Evidence) -> Found:
+            replay = evidence.replay
+            if replay is None:
+                return None
+            rows, features = replay.observation.shape
+            can_regress = rows >= MIN_ROWS and features <= MAX_FEATURES and not replay.has_images
+            return function(evidence, replay) if can_regress or not regression else None
+
+        return checked
+
+    return register
+
+
+@check("schedule", "high")
+def schedule(evidence: Evidence) -> Found:
     """Find runs without updates, and runs whose actions are all or mostly random."""
     steps, start = evidence.env_steps, evidence.start_steps
     if steps and evidence.updates == 0:
-        return Verdict(
-            "schedule",
-            "high",
+        return (
             "The networks have never been updated.",
             f"There was no update in {pluralize(steps, 'environment step')}.",
             "Train longer, or let updates begin earlier"
             f"{_named(evidence, 'update_after', 'update_every', 'n_steps', 'replay_start')}.",
         )
     if steps and start >= steps:
-        return Verdict(
-            "schedule",
-            "high",
+        return (
             "All actions of the run were random, so the policy has never seen the results of its own actions.",
             f"The run has {pluralize(steps, 'environment step')}, and the first {start:,} are random (start_steps).",
             "Lower `start_steps`, or train longer. The `return` of the log is that of random actions.",
@@ -115,10 +159,10 @@ def schedule(evidence: Evidence) -> Verdict | None:
     return None
 
 
-def time_limit(evidence: Evidence) -> Verdict | None:
+@replay_check("time limit", "high")
+def time_limit(evidence: Evidence, replay: Replay) -> Found:
     """Find time limits that are reported as terminal states: many terminations at exactly the greatest length."""
-    replay = evidence.replay
-    if replay is None or len(replay.lengths) == 0:
+    if len(replay.lengths) == 0:
         return None
     longest = replay.lengths.max()
     at_limit = replay.lengths == longest
@@ -127,9 +171,7 @@ def time_limit(evidence: Evidence) -> Verdict | None:
     if longest < 2 or count < FEW_EPISODES or not replay.terminated[at_limit].all() or count < 2 * nearly.sum():
         return None
     which = "All" if at_limit.all() else f"{count:,} of"
-    return Verdict(
-        "time limit",
-        "high",
+    return (
         "A time limit is reported as terminated, so the agent learns that no rewards follow it.",
         f"{which} {len(at_limit):,} episodes in the replay buffer terminate after exactly {longest:,} steps, and none "
         "is truncated there.",
@@ -138,10 +180,10 @@ def time_limit(evidence: Evidence) -> Verdict | None:
     )
 
 
-def observation_scale(evidence: Evidence) -> Verdict | None:
+@replay_check("observation scale", "high")
+def observation_scale(evidence: Evidence, replay: Replay) -> Found:
     """Find large features that are not normalised."""
-    replay = evidence.replay
-    if replay is None or evidence.options.get("normalize_observations"):
+    if evidence.options.get("normalize_observations"):
         return None
     real = np.array([bool(name) for name in replay.names])
     sizes = np.where(real, np.sqrt(np.mean(replay.observation**2, axis=0)), 0)
@@ -153,9 +195,7 @@ def observation_scale(evidence: Evidence) -> Verdict | None:
     normalize = "Pass `normalize_observations=True`"
     if evidence.has_custom_networks:
         normalize = f"Apply {NORMALIZER}"
-    return Verdict(
-        "observation scale",
-        "high",
+    return (
         "Observations are not normalised, and their numbers are too large for the networks.",
         f"The root mean square of {replay.names[worst]} is {number(sizes[worst])}, and that of "
         f"{int((sizes > LARGE_FEATURE).sum())} of {int(real.sum())} features is above {LARGE_FEATURE:g}. Networks "
@@ -164,11 +204,9 @@ def observation_scale(evidence: Evidence) -> Verdict | None:
     )
 
 
-def reward_scale(evidence: Evidence) -> Verdict | None:
+@replay_check("reward scale", "high")
+def reward_scale(evidence: Evidence, replay: Replay) -> Found:
     """Find rewards and returns that are far too small or too large."""
-    replay = evidence.replay
-    if replay is None:
-        return None
     sizes = np.abs(replay.reward) * evidence.options.get("reward_scale", 1.0)
     returns = [statistics.discounted_returns(rewards, evidence.gamma) for rewards in replay.rewards]
     root = float(np.sqrt(np.mean(np.concatenate(returns) ** 2))) if returns else 0.0
@@ -178,9 +216,7 @@ def reward_scale(evidence: Evidence) -> Verdict | None:
     if sizes.max() == 0:
         if evidence.options.get("her") is not None:  # transitions with new goals are rewarded
             return None
-        return Verdict(
-            "reward scale",
-            "high",
+        return (
             "No action was ever rewarded.",
             f"The reward is 0 in all of {len(sizes):,} examined transitions.",
             "Reward progress towards the goal, in the environment or with `reward_shaper`, or explore more"
@@ -188,18 +224,14 @@ def reward_scale(evidence: Evidence) -> Verdict | None:
             + (" If each episode has a goal of its own, use `her`." if "her" in evidence.options else ""),
         )
     if sizes.max() < SMALL_REWARD:
-        return Verdict(
-            "reward scale",
-            "high",
+        return (
             "Rewards are so small that the critics cannot tell good actions from bad ones.",
             f"No reward in the replay buffer is larger than {number(sizes.max())}, and {shown}; critics start "
             "with random values of about 0.1.",
             f"{scale}divide by {number(float(np.quantile(sizes[sizes > 0], 0.9)))}.",
         )
     if sizes.mean() > LARGE_REWARD or root > LARGE_RETURN:
-        return Verdict(
-            "reward scale",
-            "high",
+        return (
             "Rewards are so large that the critics cannot reach the returns.",
             f"The mean size of the rewards in the replay buffer is {number(sizes.mean())}, and {shown}; critics "
             "start at about 0, and each update changes a weight by the learning rate at most.",
@@ -208,16 +240,15 @@ def reward_scale(evidence: Evidence) -> Verdict | None:
     return None
 
 
-def learning_rate(evidence: Evidence) -> Verdict | None:
+@check("learning rate", "high")
+def learning_rate(evidence: Evidence) -> Found:
     """Find learning rates that change weights by much of their size in one update."""
     found = [(each.learning_rate / each.initial, each) for each in evidence.weights if each.learning_rate is not None]
     if not found or max(found, key=lambda pair: pair[0])[0] <= LARGE_STEP:
         return None
     share, worst = max(found, key=lambda pair: pair[0])
     grown = max(evidence.weights, key=lambda each: each.growth)
-    return Verdict(
-        "learning rate",
-        "high",
+    return (
         "The learning rate is too large.",
         f"It is {number(worst.learning_rate or 0.0)} for {worst.network}, so one update can change a weight by "
         f"{share:.0%} of its initial size. The weights of {grown.network} are {grown.growth:.1f} times as large as at "
@@ -226,10 +257,10 @@ def learning_rate(evidence: Evidence) -> Verdict | None:
     )
 
 
-def clipped_actions(evidence: Evidence) -> Verdict | None:
+@replay_check("clipped actions", "high", regression=True)
+def clipped_actions(evidence: Evidence, replay: Replay) -> Found:
     """Find actions that something outside the agent clips."""
-    replay = evidence.replay
-    if replay is None or evidence.has_discrete_actions or not _can_regress(replay):
+    if evidence.has_discrete_actions:
         return None
     basis = statistics.smooth_basis(replay.observation)
     changes = statistics.standardized(replay.next_observation - replay.observation)
@@ -244,9 +275,7 @@ def clipped_actions(evidence: Evidence) -> Verdict | None:
     first = min(found, key=lambda i: found[i].bound)
     clipping = found[first]
     beyond = float(np.mean(np.abs(replay.action[:, first]) > clipping.bound))
-    return Verdict(
-        "clipped actions",
-        "high",
+    return (
         "Something outside the agent clips its actions, so large actions have the same effect as smaller ones.",
         f"Component {first} of the actions has no effect on the next observation beyond {clipping.bound:.0%} of its "
         f"range (slope {number(clipping.outside)} there, {number(clipping.inside)} below); {beyond:.0%} "
@@ -256,10 +285,10 @@ def clipped_actions(evidence: Evidence) -> Verdict | None:
     )
 
 
-def hidden_state(evidence: Evidence) -> Verdict | None:
+@replay_check("missing observation", "high", regression=True)
+def hidden_state(evidence: Evidence, replay: Replay) -> Found:
     """Find observations whose change the previous observation predicts much better: something is missing in them."""
-    replay = evidence.replay
-    if replay is None or evidence.is_recurrent or not _can_regress(replay):
+    if evidence.is_recurrent:
         return None
     known = ~np.isnan(replay.previous_action).any(axis=1)
     if known.sum() < MIN_ROWS:
@@ -274,9 +303,7 @@ def hidden_state(evidence: Evidence) -> Verdict | None:
         return None
     worst = int(np.argmax(np.where(hidden, alone - both, -1)))
     name = replay.names[worst] or f"feature {worst}"
-    return Verdict(
-        "missing observation",
-        "high",
+    return (
         "The observation lacks something that the next observation depends on, such as a velocity.",
         f"Observation and action leave {alone[worst]:.0%} of the variance of the change of {name} unexplained; with "
         f"the observation before, {both[worst]:.1%} are left. This holds for {int(hidden.sum())} of {len(hidden)} "
@@ -286,40 +313,18 @@ def hidden_state(evidence: Evidence) -> Verdict | None:
     )
 
 
-def horizon(evidence: Evidence) -> Verdict | None:
-    """Find a γ whose horizon is shorter than the time over which rewards are related."""
-    replay = evidence.replay
-    if replay is None or len(replay.rewards) == 0 or evidence.gamma >= 1 - 1 / SHORT_HORIZON:
-        return None
-    steps = 1 / (1 - evidence.gamma)
-    length = float(np.mean([len(rewards) for rewards in replay.rewards]))
-    related = statistics.correlation_time(replay.rewards)
-    if length < 10 * steps or related <= steps:
-        return None
-    return Verdict(
-        "horizon",
-        "high",
-        "γ is so small that the agent does not see the consequences of its actions.",
-        f"With gamma={evidence.gamma:g}, it looks about {number(steps)} steps ahead. Episodes have "
-        f"{length:,.0f} steps, and rewards within an episode stay correlated for {related:,} steps.",
-        "Raise `gamma`: 1 / (1 − gamma) should be about as many steps as an action has consequences (0.99 is 100).",
-    )
-
-
-def stored_sign(evidence: Evidence) -> Verdict | None:
+@replay_check("reward sign", "high")
+def stored_sign(evidence: Evidence, replay: Replay) -> Found:
     """Find shaped rewards whose sign differs from that of the environment's rewards."""
-    replay = evidence.replay
     episodes = [*evidence.greedy, *evidence.exploring, *evidence.random]
-    if replay is None or not episodes or not evidence.has_shaper:
+    if not episodes or not evidence.has_shaper:
         return None
     stored = replay.reward
     earned = np.concatenate([episode.reward for episode in episodes])
     is_clear = all(np.abs(rewards.mean()) > 0.5 * rewards.std() for rewards in (stored, earned))
     if not is_clear or stored.mean() * earned.mean() >= 0:
         return None
-    return Verdict(
-        "reward sign",
-        "high",
+    return (
         "The rewards that the agent learns from have the opposite sign of those of the environment.",
         f"Their mean is {number(float(stored.mean()))} in the replay buffer and {number(float(earned.mean()))} in the "
         "evaluation episodes.",
@@ -327,10 +332,28 @@ def stored_sign(evidence: Evidence) -> Verdict | None:
     )
 
 
-def action_reward(evidence: Evidence) -> Verdict | None:
+@replay_check("horizon", "high")
+def horizon(evidence: Evidence, replay: Replay) -> Found:
+    """Find a γ whose horizon is shorter than the time over which rewards are related."""
+    if len(replay.rewards) == 0 or evidence.gamma >= 1 - 1 / SHORT_HORIZON:
+        return None
+    steps = 1 / (1 - evidence.gamma)
+    length = float(np.mean([len(rewards) for rewards in replay.rewards]))
+    related = statistics.correlation_time(replay.rewards)
+    if length < 10 * steps or related <= steps:
+        return None
+    return (
+        "γ is so small that the agent does not see the consequences of its actions.",
+        f"With gamma={evidence.gamma:g}, it looks about {number(steps)} steps ahead. Episodes have "
+        f"{length:,.0f} steps, and rewards within an episode stay correlated for {related:,} steps.",
+        "Raise `gamma`: 1 / (1 − gamma) should be about as many steps as an action has consequences (0.99 is 100).",
+    )
+
+
+@replay_check("reward sign", "medium", regression=True)
+def action_reward(evidence: Evidence, replay: Replay) -> Found:
     """Find rewards that pay for large actions, which a cost with the wrong sign does."""
-    replay = evidence.replay
-    if replay is None or evidence.has_discrete_actions or not _can_regress(replay):
+    if evidence.has_discrete_actions:
         return None
     size = np.sum(replay.action**2, axis=1)
     following = np.concatenate([replay.action, statistics.standardized(replay.next_observation)], axis=1)
@@ -343,9 +366,7 @@ def action_reward(evidence: Evidence) -> Verdict | None:
     slope, ratio = statistics.local_slope(replay.observation, following, size, replay.reward)
     if ratio < SIGNIFICANT:
         return None
-    return Verdict(
-        "reward sign",
-        "medium",
+    return (
         "The reward pays for large actions, as if a cost had the wrong sign.",
         f"Among similar transitions, the reward rises by {number(slope)} per squared action (in units of the action "
         f"scale; {ratio:.0f} standard errors above 0). Costs of actions lower rewards. The policy returns "
@@ -355,7 +376,8 @@ def action_reward(evidence: Evidence) -> Verdict | None:
     )
 
 
-def exploration(evidence: Evidence) -> Verdict | None:
+@check("no exploration", "medium")
+def exploration(evidence: Evidence) -> Found:
     """Find runs without exploration."""
     noise = evidence.options.get("act_noise")
     if evidence.options.get("random_eps"):
@@ -366,16 +388,15 @@ def exploration(evidence: Evidence) -> Verdict | None:
     same = ""
     if evidence.greedy and [each.total for each in evidence.greedy] == [each.total for each in evidence.exploring]:
         same = " Exploring and greedy episodes have exactly the same returns."
-    return Verdict(
-        "no exploration",
-        "medium",
+    return (
         "The agent does not explore: it only ever sees the actions that its policy prefers.",
         f"act_noise is 0, and {random:.1%} of the actions were random (start_steps={evidence.start_steps:,}).{same}",
         "Set `act_noise` to 0.1 or more, and begin with random actions (`start_steps`).",
     )
 
 
-def no_improvement(evidence: Evidence) -> Verdict | None:
+@check("return", "medium")
+def no_improvement(evidence: Evidence) -> Found:
     """Find policies that are not better than random actions."""
     if evidence.updates == 0 or len(evidence.greedy) < 2 or len(evidence.random) < 2:
         return None
@@ -385,9 +406,7 @@ def no_improvement(evidence: Evidence) -> Verdict | None:
     if greedy.mean > random.mean + 2 * error:
         return None
     is_worse = greedy.mean < random.mean - 3 * error
-    return Verdict(
-        "return",
-        "medium",
+    return (
         f"The policy is {'worse' if is_worse else 'not better'} than random actions.",
         f"It returns {_returns(evidence.greedy)}, random actions return {_returns(evidence.random)}.",
         "See the other findings. Without any, train longer (after fewer than 10,000 updates), or check the sign of "
@@ -395,7 +414,8 @@ def no_improvement(evidence: Evidence) -> Verdict | None:
     )
 
 
-def saturation(evidence: Evidence) -> Verdict | None:
+@check("saturated actions", "medium")
+def saturation(evidence: Evidence) -> Found:
     """Find policies that are stuck at the bounds of the actions."""
     if not evidence.greedy or evidence.has_discrete_actions or evidence.has_rounded_actions:
         return None
@@ -405,9 +425,7 @@ def saturation(evidence: Evidence) -> Verdict | None:
     if share <= MOST_AT_BOUNDS or not (is_constant or no_improvement(evidence)):
         return None
     constant = " It takes the same action in every state." if is_constant else ""
-    return Verdict(
-        "saturated actions",
-        "medium",
+    return (
         "The policy's actions are stuck at their bounds, where tanh is flat and almost no gradient passes.",
         f"{share:.0%} of the components of its actions are within 1 % of a bound.{constant}",
         f"{_normalization(evidence)}cale rewards with {_reward_scaling(evidence)}, or lower "
@@ -415,7 +433,8 @@ def saturation(evidence: Evidence) -> Verdict | None:
     )
 
 
-def value_error(evidence: Evidence) -> Verdict | None:
+@check("overestimation", "medium")
+def value_error(evidence: Evidence) -> Found:
     """Find critics whose values are far above the returns."""
     if evidence.has_shaper or not evidence.updates or not evidence.greedy:
         return None
@@ -439,9 +458,7 @@ def value_error(evidence: Evidence) -> Verdict | None:
     if evidence.critics < 2 and not evidence.has_discrete_actions:
         has_option = "critics" in evidence.options and not evidence.has_custom_networks
         more = f"Use two critics ({'`critics=2`' if has_option else 'as TD3 and TD7 do'}), or l"
-    return Verdict(
-        "overestimation",
-        "medium",
+    return (
         f"{' and '.join(name for name, _, _ in bad)} overestimate{'s' if len(bad) == 1 else ''} the returns.",
         f"Above the discounted returns of evaluation episodes: {shown} (mean and standard error over episodes). The "
         f"root mean square of these returns is {number(bad[0][2])}.",
@@ -450,15 +467,14 @@ def value_error(evidence: Evidence) -> Verdict | None:
     )
 
 
-def edge_atoms(evidence: Evidence) -> Verdict | None:
+@check("edge atoms", "medium")
+def edge_atoms(evidence: Evidence) -> Found:
     """Find categorical critics whose support is too narrow."""
     worst = max(evidence.edges.items(), key=lambda item: sum(item[1][:2]), default=None)
     if not evidence.updates or worst is None or sum(worst[1][:2]) <= MOST_EDGE_MASS:
         return None
     name, (first, last, v_min, v_max) = worst
-    return Verdict(
-        "edge atoms",
-        "medium",
+    return (
         "The support of the distributional critic is too narrow for the returns.",
         f"{name} puts {first:.1%} of the probability on the first atom and {last:.1%} on the last one, of "
         f"[{number(v_min)}, {number(v_max)}].",
@@ -466,7 +482,8 @@ def edge_atoms(evidence: Evidence) -> Verdict | None:
     )
 
 
-def disagreement(evidence: Evidence) -> Verdict | None:
+@check("critic disagreement", "medium")
+def disagreement(evidence: Evidence) -> Found:
     """Find critics that disagree."""
     if not evidence.updates or not evidence.greedy or len(evidence.greedy[0].values) < 2:
         return None
@@ -476,9 +493,7 @@ def disagreement(evidence: Evidence) -> Verdict | None:
     spread = float(np.std(np.mean(values, axis=0)))
     if distance <= MOST_DISAGREEMENT * spread:
         return None
-    return Verdict(
-        "critic disagreement",
-        "medium",
+    return (
         f"The {'two ' if len(values) == 2 else ''}critics disagree more than the values of different states do.",
         f"Their mean distance is {number(distance)}; the standard deviation of the values is {number(spread)}.",
         f"Train longer, lower {_learning_rates(evidence)}, or scale rewards to about 1 with "
@@ -486,7 +501,8 @@ def disagreement(evidence: Evidence) -> Verdict | None:
     )
 
 
-def capacity(evidence: Evidence) -> Verdict | None:
+@check("dead units", "medium")
+def capacity(evidence: Evidence) -> Found:
     """Find layers with many dormant units, and features of low rank."""
     dormant = max(evidence.layers, key=lambda layer: layer.dormant, default=None)
     low = [layer for layer in evidence.layers if layer.is_last and layer.units >= 8 and layer.rank <= LEAST_RANK]
@@ -494,9 +510,7 @@ def capacity(evidence: Evidence) -> Verdict | None:
         return None
     numbers = [f"{dormant.dormant:.0%} of {dormant.units} units in a layer of {dormant.network} are dormant"]
     numbers += [f"the last hidden layer of {layer.network} has the effective rank {layer.rank}" for layer in low]
-    return Verdict(
-        "dead units",
-        "medium",
+    return (
         "Networks have lost much of their capacity.",
         f"{'; '.join(numbers)} (on observations of the replay buffer).",
         f"Lower {_learning_rates(evidence)}, or scale observations and rewards"
@@ -505,7 +519,8 @@ def capacity(evidence: Evidence) -> Verdict | None:
     )
 
 
-def norms(evidence: Evidence) -> Verdict | None:
+@check("norms", "medium")
+def norms(evidence: Evidence) -> Found:
     """Find weights and gradients that have exploded."""
     grown = max(evidence.weights, key=lambda each: each.growth, default=None)
     steep = max(evidence.weights, key=lambda each: each.gradient or 0.0, default=None)
@@ -514,9 +529,7 @@ def norms(evidence: Evidence) -> Verdict | None:
     gradient = steep.gradient or 0.0
     if grown.growth <= MOST_GROWTH and gradient <= LARGE_GRADIENT:
         return None
-    return Verdict(
-        "norms",
-        "medium",
+    return (
         "Weights or gradients have become very large.",
         f"The weights of {grown.network} are {grown.growth:.1f} times as large as at the start. The norm of the "
         f"gradient of {steep.network} is {number(gradient)} (root mean square of the latest updates).",
@@ -525,35 +538,29 @@ def norms(evidence: Evidence) -> Verdict | None:
     )
 
 
-def replay_buffer(evidence: Evidence) -> Verdict | None:
+@replay_check("replay buffer", "medium")
+def replay_buffer(evidence: Evidence, replay: Replay) -> Found:
     """Find replay buffers that hold little of the run."""
-    replay = evidence.replay
-    if replay is None:
-        return None
     held = replay.size / max(replay.added, 1)
-    if held < 0.1 and replay.capacity < 10_000:
-        return Verdict(
-            "replay buffer",
-            "medium",
-            "The replay buffer is so small that the agent forgets most of what it has seen.",
-            f"It holds the newest {held:.0%} of the observations: {replay.size:,} of {replay.added:,}, from "
-            f"{len(replay.lengths):,} complete episodes.",
-            "Raise `replay_size`.",
-        )
-    return None
+    if held >= 0.1 or replay.capacity >= 10_000:
+        return None
+    return (
+        "The replay buffer is so small that the agent forgets most of what it has seen.",
+        f"It holds the newest {held:.0%} of the observations: {replay.size:,} of {replay.added:,}, from "
+        f"{len(replay.lengths):,} complete episodes.",
+        "Raise `replay_size`.",
+    )
 
 
-def coverage(evidence: Evidence) -> Verdict | None:
+@replay_check("coverage", "medium", regression=True)
+def coverage(evidence: Evidence, replay: Replay) -> Found:
     """Find policies that visit what the replay buffer does not hold."""
-    replay = evidence.replay
-    if replay is None or not evidence.greedy or not _can_regress(replay):
+    if not evidence.greedy:
         return None
     share = far_share(replay, [each.observation[0] for each in evidence.greedy])
     if share is None or share <= 0.5:
         return None
-    return Verdict(
-        "coverage",
-        "medium",
+    return (
         "The policy visits states that the replay buffer hardly contains.",
         f"{share:.0%} of the states of evaluation episodes are more than {FAR:g} times as far from the nearest stored "
         "state as 99 % of the stored states are from each other.",
@@ -576,7 +583,8 @@ def far_share(replay: Replay, visited: Sequence[np.ndarray]) -> float | None:
     return float(np.mean(distance > FAR * np.quantile(within, 0.99)))
 
 
-def noise_effect(evidence: Evidence) -> Verdict | None:
+@check("exploration noise", "low")
+def noise_effect(evidence: Evidence) -> Found:
     """Compare the returns of the exploring and of the greedy policy."""
     policies = (evidence.greedy, evidence.exploring, evidence.random)
     if evidence.updates == 0 or min(map(len, policies)) < 3:
@@ -589,18 +597,14 @@ def noise_effect(evidence: Evidence) -> Verdict | None:
         return None
     returns = f"The greedy policy returns {_returns(evidence.greedy)}, with exploration {_returns(evidence.exploring)}."
     if difference > 0:
-        return Verdict(
-            "exploration noise",
-            "low",
+        return (
             "The exploration noise destroys most of what the policy achieves, so good episodes are rarely stored.",
             returns,
             "Lower `act_noise`, or let it decrease (`act_noise_schedule`)."
             if "act_noise" in evidence.options
             else "Train longer, or lower the entropy of the policy (`ent_coef`).",
         )
-    return Verdict(
-        "exploration noise",
-        "low",
+    return (
         "The policy is better with exploration noise than without it.",
         returns,
         "Evaluate with `stochastic=True` to see what the agent has learnt, and train longer: the greedy policy may be "
@@ -608,7 +612,8 @@ def noise_effect(evidence: Evidence) -> Verdict | None:
     )
 
 
-def spread(evidence: Evidence) -> Verdict | None:
+@check("spread", "low")
+def spread(evidence: Evidence) -> Found:
     """Compare the improvement over the run with the spread between evaluations."""
     returns = evidence.curves.get("val_return", np.zeros(0))
     returns = returns[np.isfinite(returns)]
@@ -620,9 +625,7 @@ def spread(evidence: Evidence) -> Verdict | None:
     improvement, deviation = float(last.mean() - start), float(last.std(ddof=1))
     if improvement > 2 * deviation:
         return None
-    return Verdict(
-        "spread",
-        "low",
+    return (
         "The improvement is not larger than the fluctuation between evaluations.",
         f"The last {len(last)} evaluations return {number(float(last.mean()))} on average, "
         f"{number(improvement)} above the start, with a standard deviation of {number(deviation)} between "
@@ -673,12 +676,6 @@ def _can_have_norm(evidence: Evidence) -> bool:
     return evidence.options.get("norm", "") is None and not evidence.has_custom_networks
 
 
-def _can_regress(replay: Replay) -> bool:
-    """Return whether there are enough transitions, and observations are vectors of a moderate size."""
-    rows, features = replay.observation.shape
-    return rows >= MIN_ROWS and features <= MAX_FEATURES and not replay.has_images
-
-
 def _returns(episodes: Sequence[Trajectory]) -> str:
     """Return the mean and the standard error of the returns of episodes as text."""
     if not episodes:
@@ -687,34 +684,7 @@ def _returns(episodes: Sequence[Trajectory]) -> str:
     return f"{number(mean)} ± {number(error)}"
 
 
-CHECKS: tuple[Callable[[Evidence], Verdict | None], ...] = (
-    schedule,
-    time_limit,
-    observation_scale,
-    reward_scale,
-    learning_rate,
-    clipped_actions,
-    hidden_state,
-    stored_sign,
-    horizon,
-    action_reward,
-    exploration,
-    no_improvement,
-    saturation,
-    value_error,
-    edge_atoms,
-    disagreement,
-    capacity,
-    norms,
-    replay_buffer,
-    coverage,
-    noise_effect,
-    spread,
-)
-"""All checks: causes first, then what may follow from them. Verdicts of one severity keep this order."""
-
-
 def verdicts(evidence: Evidence) -> list[Verdict]:
     """Return the verdicts of all checks, the worst first."""
-    found = [verdict for check in CHECKS if (verdict := check(evidence)) is not None]
+    found = filter(None, (each(evidence) for each in CHECKS))
     return sorted(found, key=lambda verdict: SEVERITIES.index(verdict.severity))

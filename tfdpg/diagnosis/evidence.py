@@ -5,8 +5,9 @@ Nothing here changes the agent.
 
 import dataclasses
 import functools
+import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -30,8 +31,6 @@ NEWEST_ROWS = 200_000
 """Episodes are looked for in this number of the newest rows of the replay buffer."""
 SERIES = 30
 """The number of episodes, the newest, whose rewards are examined."""
-BOUND_TOLERANCE = 0.01
-"""An action lies at a bound if it is closer than this fraction of the action scale."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,10 +204,6 @@ def collect(
     """
     run = {"env": env, "episodes": episodes, "seed": seed, "max_ep_len": max_ep_len}
     spec = agent.spec
-    greedy = [with_values(agent, each) for each in record(spec, agent.policy(), **run)]
-    exploring = record(spec, agent.policy(seed), **run)
-    random = record(spec, RandomPolicy(spec, seed), **run)
-    replay = replay_of(agent.replay) if len(agent.replay) else None
     layers, edges = examine_networks(agent)
     return Evidence(
         options=agent.options.values(),
@@ -219,10 +214,10 @@ def collect(
         is_recurrent=agent.data.recurrent_spec is not None,
         first_action=None if spec.actions is None else int(spec.low[0]),
         has_rounded_actions=spec.integer_type is not None,
-        replay=replay,
-        greedy=greedy,
-        exploring=exploring,
-        random=random,
+        replay=replay_of(agent.replay) if len(agent.replay) else None,
+        greedy=[with_values(agent, each) for each in record(spec, agent.policy(), **run)],
+        exploring=record(spec, agent.policy(seed), **run),
+        random=record(spec, random_policy(spec, seed), **run),
         layers=layers,
         weights=weights_of(agent),
         edges=edges,
@@ -233,26 +228,18 @@ def collect(
     )
 
 
-class RandomPolicy:
-    """Uniformly random actions.
+def random_policy(spec: Spec, seed: int) -> Callable[[Any], np.ndarray]:
+    """Return a policy that selects uniformly random actions for a batch of observations."""
+    rng = np.random.default_rng(stream(Purpose.EVALUATION, seed, 1))
 
-    Args:
-        spec: the spaces.
-        seed: the seed of the actions.
-    """
-
-    def __init__(self, spec: Spec, seed: int):
-        self.spec = spec
-        self._rng = np.random.default_rng(stream(Purpose.EVALUATION, seed, 1))
-
-    def __call__(self, observation: Any) -> np.ndarray:
-        """Return an action for each observation of a batch."""
-        spec = self.spec
+    def act(observation: Any) -> np.ndarray:
         rows = len(spec.pack(observation)[0])
         if spec.actions is not None:
-            return int(spec.low[0]) + self._rng.integers(spec.actions, size=rows)
-        actions = self._rng.uniform(*spec.random_bounds, (rows, spec.act_dim)).astype(np.float32)
+            return int(spec.low[0]) + rng.integers(spec.actions, size=rows)
+        actions = rng.uniform(*spec.random_bounds, (rows, spec.act_dim)).astype(np.float32)
         return spec.shaped(spec.rounded(actions))
+
+    return act
 
 
 class Recorder:
@@ -375,16 +362,9 @@ def replay_of(buffer: ReplayBuffer) -> Replay:
 
 def feature_names(spec: Spec) -> list[str]:
     """Return the names of the features, "" for those of images and discrete parts."""
-    names = []
-    columns = [column for leaf in spec.leaves if leaf.dtype == "float32" for column in range(*_ends(leaf.columns))]
-    numbers = iter(columns)
-    for is_real in real_features(spec):
-        names.append(entry_name(spec, next(numbers)) if is_real else "")
-    return names
-
-
-def _ends(columns: slice) -> tuple[int, int]:
-    return columns.start, columns.stop
+    leaves = [leaf.columns for leaf in spec.leaves if leaf.dtype == "float32"]
+    columns = itertools.chain.from_iterable(range(each.start, each.stop) for each in leaves)
+    return [entry_name(spec, next(columns)) if is_real else "" for is_real in real_features(spec)]
 
 
 def episodes_of(buffer: ReplayBuffer, before: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
@@ -402,7 +382,7 @@ def episodes_of(buffer: ReplayBuffer, before: np.ndarray) -> tuple[np.ndarray, n
             steps.pop(slot, None)
     successor = buffer.successor
     open_slots = set((buffer.current[buffer.current >= buffer.oldest] % buffer.replay_size).tolist())
-    lengths, terminated, ends = [], [], []
+    lengths, ends = [], []
     for slot in slots.tolist():  # a successor is newer than its row
         length = steps.pop(slot, None)
         if length is None:
@@ -411,8 +391,8 @@ def episodes_of(buffer: ReplayBuffer, before: np.ndarray) -> tuple[np.ndarray, n
             steps[int(successor[slot])] = length + 1
         elif slot not in open_slots and length:
             lengths.append(length)
-            terminated.append(bool(buffer.terminated[before[slot]]))
             ends.append(slot)
+    terminated = [bool(buffer.terminated[before[slot]]) for slot in ends]
     rewards = []
     for slot, length in list(zip(ends, lengths, strict=True))[-SERIES:]:
         of_episode = np.empty(length)
@@ -437,15 +417,8 @@ def examine_networks(agent: Agent) -> tuple[list[Layer], dict[str, tuple[float, 
         found: list[np.ndarray] = []
         output = run_graph(model, inputs, functools.partial(_keep, found))
         for depth, activations in enumerate(found, 1):
-            layers.append(
-                Layer(
-                    name,
-                    activations.shape[1],
-                    statistics.dormant_share(activations),
-                    statistics.effective_rank(activations),
-                    depth == len(found),
-                )
-            )
+            dormant, rank = statistics.dormant_share(activations), statistics.effective_rank(activations)
+            layers.append(Layer(name, activations.shape[1], dormant, rank, is_last=depth == len(found)))
         if name in agent.exported_critics and isinstance(head := head_of(model), Categorical):
             probabilities = np.asarray(keras.ops.softmax(output)).mean(axis=0)
             edges[name] = *probabilities[[0, -1]].tolist(), *head.atoms.numpy()[[0, -1]].tolist()
@@ -466,12 +439,9 @@ def _keep(found: list[np.ndarray], layer: Any, arguments: Any, output: Any) -> N
 
 def weights_of(agent: Agent) -> list[Weights]:
     """Return the sizes of the weights of each component, and of the gradients that its optimizer has seen."""
-    squares = {}
-    owners = {}
+    seen = {}
     for optimizer in agent.optimizers.values():
-        for variable, square in squared_gradients(optimizer):
-            owners[id(variable)] = optimizer
-            squares[id(variable)] = square
+        seen |= {id(variable): (optimizer, square) for variable, square in squared_gradients(optimizer)}
     found = []
     for name, network in agent.networks.items():
         kernels = [weight for weight in network.trainable_weights if len(weight.shape) == 2]
@@ -480,14 +450,14 @@ def weights_of(agent: Agent) -> list[Weights]:
         sizes = np.array([np.sum(np.square(kernel.numpy(), dtype=np.float64)) for kernel in kernels])
         initial = np.array([2 / sum(kernel.shape) for kernel in kernels])
         counts = np.array([np.prod(kernel.shape) for kernel in kernels])
-        optimizer = owners.get(id(kernels[0]))
+        optimizer, _ = seen.get(id(kernels[0]), (None, None))
         found.append(
             Weights(
                 network=name,
                 growth=float(np.sqrt(sizes.sum() / (initial * counts).sum())),
                 initial=float(np.sqrt(initial.min())),
                 learning_rate=None if optimizer is None else float(optimizer.learning_rate),
-                gradient=_gradient_norm(optimizer, [squares.get(id(kernel)) for kernel in kernels]),
+                gradient=_gradient_norm(optimizer, [seen.get(id(kernel), (None, None))[1] for kernel in kernels]),
             )
         )
     return found

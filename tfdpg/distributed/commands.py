@@ -1,6 +1,5 @@
 """Run commands of tfdpg as tasks on a Ray cluster."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -84,8 +83,9 @@ class RayCommand:
 def _run(arguments: list[str], log: str, directory: str) -> int:
     """Run a command of tfdpg in a directory and return its exit status; if this task is cancelled, interrupt it."""
     command = [sys.executable, "-P", "-m", "tfdpg", *arguments]
+    interrupts: list[int] = []
     # A shell ignores SIGINT in what it runs in the background; Ray interrupts a task only if Python handles the signal.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     # Ray blocks SIGINT in its workers, and a process inherits that
     blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     try:
@@ -96,15 +96,11 @@ def _run(arguments: list[str], log: str, directory: str) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     is_interrupted = False
-    status = None
-    while status is None:  # an interrupt must come inside `try`, or the command would go on
-        try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = process.wait(timeout=WAKE_UP)
-        except KeyboardInterrupt:
-            if not is_interrupted:  # the command would end at once after a second one
-                process.send_signal(signal.SIGINT)
+    while (status := process.poll()) is None:
+        if interrupts and not is_interrupted:  # the command would end at once after a second one
+            process.send_signal(signal.SIGINT)
             is_interrupted = True
-    if is_interrupted:
+        time.sleep(WAKE_UP)
+    if interrupts:
         raise KeyboardInterrupt
     return status

@@ -13,10 +13,10 @@ from tfdpg.agents.agent import Agent
 from tfdpg.distributed.liveness import ControlStore, LivenessMonitor
 from tfdpg.distributed.options import DistributedFitOptions
 from tfdpg.distributed.plan import check, policy_for_workers, worker_policies
-from tfdpg.distributed.processes import connected, unwrapped_ray_errors
+from tfdpg.distributed.processes import connected, start_ray_actor, unwrapped_ray_errors
 from tfdpg.distributed.rates import RateLimiter, proportional_updates, scheduled_rate, scheduled_updates
 from tfdpg.distributed.storage import LocalReplay, ShardedReplay
-from tfdpg.distributed.worker import RolloutRequest
+from tfdpg.distributed.worker import ChunkSequence, RolloutRequest, Summary, Worker
 from tfdpg.distributed.worker_pool import REQUESTS_PER_WORKER, WorkerPool
 from tfdpg.training.environment.env_runner import Episode
 from tfdpg.training.evaluation import summarise
@@ -52,10 +52,10 @@ def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpti
             shards = options.replay_shards
             with ShardedReplay(agent, shards, liveness) if shards else LocalReplay(agent) as store:
                 workers = [
-                    store.start_worker(env_index, make_env, behaviour, agent.seed, options.max_ep_len)
+                    start_ray_actor(Worker, env_index, make_env, behaviour, agent.seed, options.max_ep_len, shards > 0)
                     for env_index, behaviour in enumerate(worker_policies(agent, options, actor))
                 ]
-                with WorkerPool(workers, options.chunk, liveness) as worker_pool:
+                with WorkerPool(workers, options.chunk, liveness, store) as worker_pool:
                     epochs = _EpochRunner(agent, options, store, worker_pool, weights, training, interrupted)
                     try:
                         training.run(interrupted, options.initial_epoch, epochs.run)
@@ -90,6 +90,7 @@ class _EpochRunner:
         in_flight = options.actors * REQUESTS_PER_WORKER * options.chunk
         self._rate_limiter = RateLimiter(ahead, updates_per_step * max(slack, in_flight))
         self._rate_limiter.earn(agent.data.schedule.release(0))
+        self._chunk_sequence = ChunkSequence()
         self._released = 0  # deferred updates that the agent has released, and that have not been made
         self._version = agent.updates  # of the weights of workers: the number of updates that they have
         self._reference = ray.put(self.weights())
@@ -153,7 +154,7 @@ class _EpochRunner:
         while True:
             self._send_requests()
             replies = self.worker_pool.collect_replies(0.0 if self._due else MAX_WAIT)
-            finished = [episode for env_index, reply in replies for episode in self._receive(env_index, reply)]
+            finished = [episode for reply in replies for episode in self._receive(*reply)]
             if replies or self._due or self._should_stop:
                 self._send_requests()
                 return finished
@@ -177,19 +178,20 @@ class _EpochRunner:
         factor = agent.data.behaviour.exploration.factor(agent.data.schedule.env_steps)
         return RolloutRequest(steps, random_steps, factor, int(agent.data.collector.episodes[env_index]))
 
-    def _receive(self, env_index: int, reply: Any) -> list[Episode]:
-        """Store and count the steps of a reply, and return the episodes that ended."""
+    def _receive(self, env_index: int, summary: Summary, rows: Any) -> list[Episode]:
+        """Store and count the steps of a chunk, and return the episodes that ended."""
         agent = self.agent
-        ended = self.store.receive(env_index, reply)
-        agent.data.collector.set_episodes_begun(env_index, reply.summary.episodes)
+        is_next, ended = self._chunk_sequence.advance(env_index, summary)
+        self.store.receive(env_index, summary, rows, is_next)
+        agent.data.collector.set_episodes_begun(env_index, summary.episodes)
         if self._rate is None:
             earned = scheduled_updates(agent.data.schedule, agent.data.minibatch_builder.sampler, ended)
         else:
             earned = proportional_updates(agent.data.schedule, self._rate, ended)
         self._rate_limiter.earn(earned)
-        finished = [episode._replace(env_index=env_index) for episode in reply.summary.finished]
+        finished = [episode._replace(env_index=env_index) for episode in summary.finished]
         deferred = agent.defers_updates
-        for episode, first_version in zip(finished, reply.summary.first_versions, strict=True):
+        for episode, first_version in zip(finished, summary.first_versions, strict=True):
             agent.learner.end_episode(episode, first_version)
         if deferred and not agent.defers_updates:
             self._rate_limiter.earn(agent.data.schedule.release(0))

@@ -136,31 +136,24 @@ class LivenessMonitor:
             self._next_warning = 2 * waited
             warnings.warn(f"{processes} have not replied for {waited:.0f} seconds. {self._reason(error)}", stacklevel=3)
 
-    def _reason(self, error: Exception | None) -> str:
-        """Describe why processes may not reply: CPUs that the cluster lacks, or the error of the last lost call."""
-        capacity = self._describe_capacity()
-        if self.lacks_cpus or error is None:
-            return capacity
-        return f"{capacity} The last error: {' '.join(str(error).split())}"
-
     @property
     def lacks_cpus(self) -> bool:
         """Whether the cluster has fewer CPUs than the training run needs."""
         return self.control_store.is_answering and self._cpus > ray.cluster_resources().get("CPU", 0)
 
-    def _describe_capacity(self) -> str:
-        """Describe the CPUs that are required, and those that the cluster has."""
+    def _reason(self, error: Exception | None) -> str:
+        """Describe why processes may not reply: CPUs that the cluster lacks, or the error of the last lost call."""
+        last_error = "" if error is None else f" The last error: {' '.join(str(error).split())}"
         if not self.control_store.is_answering:
-            return "The control store of the Ray cluster does not answer."
+            return f"The control store of the Ray cluster does not answer.{last_error}"
         found = ray.cluster_resources().get("CPU", 0)
         nodes = sum(node["Alive"] for node in ray.nodes())
-        free = ray.available_resources().get("CPU", 0)
         text = (
             f"{self._cpus} CPUs are required, one for each worker and replay shard; the Ray cluster has {found:g} on "
-            f"{nodes} node{'s' * (nodes != 1)}, of which {free:g} are free."
+            f"{nodes} node{'s' * (nodes != 1)}, of which {ray.available_resources().get('CPU', 0):g} are free."
         )
         if found >= self._cpus:
-            return text
+            return text + last_error
         return (
             f"{text} {self._cpus - found:g} are missing: nodes were lost or have not joined yet. Start them "
             "(`ray start --address=...`), or use fewer `actors`."

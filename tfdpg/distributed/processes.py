@@ -8,17 +8,16 @@ import re
 import signal
 import socket
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import ray
 from ray import cloudpickle
 from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayError, RayTaskError
 
-from tfdpg.compat.ray import (
+from tfdpg.distributed.compat import (
     address_of_this_machine,
     authentication_token,
     call_control_store,
@@ -27,13 +26,8 @@ from tfdpg.compat.ray import (
 )
 from tfdpg.imports import call_for, user_directories
 
-Result = TypeVar("Result")
-
 PROCESS_LOST_ERRORS = (ActorUnavailableError, NodeDiedError, ObjectLostError)
 """The errors of a call whose process or node is gone; the call itself did not raise them."""
-FIRST_RETRY_DELAY = 0.1
-MAX_RETRY_DELAY = 5.0
-"""Seconds before the next call of a process that was lost. The delay doubles with each failure, up to the maximum."""
 ADDRESS_TIMEOUT = 5.0
 """Seconds in which a cluster must answer before this process joins it."""
 OBJECT_STORE_BYTES = 256 << 20
@@ -163,21 +157,21 @@ def check_address(address: str) -> str | None:
         raise ConnectionError(
             f"`ray_address` must be host:port, or 'auto' (`--ray-address` on the command line). Received: {address!r}"
         )
-    host = host.strip("[]")
     try:
-        socket.create_connection((host, int(port)), timeout=ADDRESS_TIMEOUT).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=ADDRESS_TIMEOUT) as connection:
+            peer = connection.getpeername()[0]
     except (OSError, OverflowError) as error:  # a port above 65535 overflows
         raise _no_ray_error(address, found, error) from error
     if found.startswith("ray://") or os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
         return None
-    return _check_authentication(address, found, host)
+    return _check_authentication(address, found, peer)
 
 
-def _check_authentication(address: str, found: str, host: str) -> str | None:
+def _check_authentication(address: str, found: str, peer: str) -> str | None:
     """Return a warning if a cluster has no authentication; raise `ConnectionError` if it refuses this process."""
     refused = call_control_store(found, ADDRESS_TIMEOUT)
     if refused is None:
-        if _is_loopback(host):
+        if ipaddress.ip_address(peer).is_loopback:
             return None
         return (
             f"The Ray cluster at {found} has no token authentication: anyone who can reach its port can run code on "
@@ -190,14 +184,6 @@ def _check_authentication(address: str, found: str, host: str) -> str | None:
     ):
         raise _no_ray_error(address, found, refused.details())
     return None
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
 
 
 def _no_ray_error(address: str, found: str, reason: Any) -> ConnectionError:
@@ -228,16 +214,16 @@ def _check_token(address: str, found: str) -> None:
     )
 
 
-def start_ray_actor(actor_class: type, *arguments: Any, name: str | None = None) -> Any:
+def start_ray_actor(actor_class: type, *arguments: Any, max_restarts: int = -1) -> Any:
     """Start an actor that restarts whenever its process or node dies. Calls that were lost are not repeated."""
     remote: Any = ray.remote(
         num_cpus=1,
-        max_restarts=-1,
+        max_restarts=max_restarts,
         max_task_retries=0,
         scheduling_strategy="SPREAD",
         runtime_env={"env_vars": ACTOR_ENV_VARS},
     )(actor_class)
-    return remote.options(name=name).remote(*map(_Argument, arguments))
+    return remote.remote(*map(_Argument, arguments))
 
 
 class _Argument:
@@ -287,17 +273,3 @@ def unwrapped_ray_errors() -> Iterator[None]:
         yield
     except RayError as error:
         raise unwrap_ray_error(error, "a Ray process") from None
-
-
-def retry_while_lost(call: Callable[[], Result], seconds: float = 60.0) -> Result:
-    """Return the result of `call`, which is repeated for up to `seconds` while its process or node is gone."""
-    deadline = time.monotonic() + seconds
-    delay = FIRST_RETRY_DELAY
-    while True:
-        try:
-            return call()
-        except PROCESS_LOST_ERRORS:
-            if time.monotonic() + delay > deadline:
-                raise
-        time.sleep(delay)
-        delay = min(2 * delay, MAX_RETRY_DELAY)

@@ -1,32 +1,27 @@
 """Where the rows of the workers are stored: in the agent's own replay buffer, or in replay shards."""
 
+import collections
 import contextlib
+import functools
 import os
 import shutil
 import time
-import uuid
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import ray
-from ray.exceptions import ActorUnavailableError, GetTimeoutError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
 
 from tfdpg.acting import RunningStatistics
 from tfdpg.agents.agent import Agent
 from tfdpg.distributed import worker_pool
 from tfdpg.distributed.liveness import LivenessMonitor
-from tfdpg.distributed.processes import FIRST_RETRY_DELAY, PROCESS_LOST_ERRORS, retry_while_lost, start_ray_actor
-from tfdpg.distributed.replay_shard import (
-    ReplayShard,
-    SampledBlock,
-    ShardWorker,
-    StoreAck,
-    StoredReply,
-    split_buffer,
-)
-from tfdpg.distributed.worker import Chunk, ChunkSequence, Worker
+from tfdpg.distributed.processes import is_process_lost, start_ray_actor
+from tfdpg.distributed.replay_shard import ReplayShard, SampledBlock, split_buffer
+from tfdpg.distributed.worker import Summary
 from tfdpg.spec import Packed
 from tfdpg.training.learning.updates import LARGEST_CHUNK as BLOCK_SIZE
 
@@ -38,8 +33,8 @@ CHECKPOINT_TIMEOUT = 5.0
 """Seconds that a checkpoint waits for shards that do not reply."""
 MIN_TRANSFER_RATE = 5e6
 """Bytes per second at which the rows of a shard must arrive. A slower shard counts as lost."""
-LOST_OR_TIMEOUT_ERRORS = (*PROCESS_LOST_ERRORS, GetTimeoutError)
-"""The errors of calls of a shard that does not reply."""
+MAX_UNCONFIRMED_CHUNKS = 2
+"""Chunks of a worker that its shard may still have to store when the worker gets its next request."""
 
 
 class LocalReplay:
@@ -47,7 +42,6 @@ class LocalReplay:
 
     def __init__(self, agent: Agent):
         self._collector = agent.data.collector
-        self._chunk_sequence = ChunkSequence()
 
     def __enter__(self) -> Self:
         return self
@@ -57,24 +51,27 @@ class LocalReplay:
         self._collector.close_episodes()
         self._collector.flush()
 
-    def start_worker(self, env_index: int, *arguments: Any) -> Any:
-        """Start a worker as a Ray actor.
+    def fetch(self, rows: Any) -> Any:
+        """Return the rows of a chunk from their object reference."""
+        return ray.get(rows)
+
+    def receive(self, env_index: int, summary: Summary, rows: Any, is_next: bool) -> None:
+        """Store a chunk.
 
         Args:
-            env_index: the worker's number.
-            *arguments: the other arguments of `Worker`.
-        """
-        return start_ray_actor(Worker, env_index, *arguments)
-
-    def receive(self, env_index: int, reply: Chunk) -> np.ndarray:
-        """Store a chunk, and return `ended` for the steps that were stored, bool `[steps]`.
+            env_index: the sub-environment.
+            summary: the summary of the chunk.
+            rows: what `fetch` returned.
+            is_next: whether the chunk follows the one before it.
 
         Raises:
             ValueError: a reward or an observation is not finite. Nothing is stored.
         """
-        is_next, ended = self._chunk_sequence.advance(env_index, reply)
-        self._collector.receive(env_index, reply.rows, is_next)
-        return ended
+        self._collector.receive(env_index, rows, is_next)
+
+    def is_behind(self, env_index: int) -> bool:
+        """Return whether a worker must wait until its chunks are stored: never."""
+        return False
 
     def ready(self, due: int) -> int:
         """Return `due`: every update can be made at any time."""
@@ -82,76 +79,31 @@ class LocalReplay:
 
 
 class ShardHandle:
-    """A replay shard as a Ray actor.
+    """A replay shard as a Ray actor. If its process dies, another one takes its place.
 
     Args:
         number: the shard's number.
-        *arguments: the arguments of `ReplayShard`.
+        actor: the actor.
+        checkpoint_file: its rows in the newest checkpoint that has them; None if there are none.
+
+    Attributes:
+        rows: the number of rows, as far as the learner knows.
+        unconfirmed: for each call of `store` that has not returned, its sub-environment.
     """
 
-    def __init__(self, number: int, *arguments: Any):
+    def __init__(self, number: int, actor: Any, checkpoint_file: Path | None = None):
         self.number = number
-        self.name = f"tfdpg-shard-{uuid.uuid4()}"  # workers find the actor by name: a handle would have to be kept
-        self.actor = start_ray_actor(ReplayShard, *arguments, name=self.name)
-        self.process_id = -1
+        self.actor = actor
+        self.checkpoint_file = checkpoint_file
         self.rows = 0
-        self.dead_process_ids: set[int] = set()
-        self.steps: dict[tuple[int, int], int] = {}  # steps that were counted, by process_id and env_index
-        self.checkpoint_file: Path | None = None  # its rows in the newest checkpoint that has them
-        self.observation_statistics: dict[int, dict[str, np.ndarray]] = {}  # by process_id
-        self.replies = True  # whether it replied when a checkpoint was last written
+        self.unconfirmed: dict[Any, int] = {}
 
-    def record(self, ack: StoreAck) -> bool:
-        """Update the state of the shard. Return whether it restarted; if so, the rows of its checkpoint are sent."""
-        if ack.process_id in self.dead_process_ids:  # a late report from a worker
-            return False
-        has_restarted = self.process_id not in (-1, ack.process_id)
-        lost_rows = self.rows
-        if has_restarted:
-            self.dead_process_ids.add(self.process_id)
-        self.process_id = ack.process_id
-        self.rows = ack.rows
-        if has_restarted:
-            restored_rows = 0
-            if (segment := self.checkpoint_rows()) is not None:
-                self.actor.append.remote(segment)
-                restored_rows = len(segment["rows"])
-            warnings.warn(
-                f"Replay shard {self.number} died with {lost_rows} rows; {restored_rows} were restored from a "
-                "checkpoint.",
-                stacklevel=2,
-            )
-        return has_restarted
-
-    def checkpoint_rows(self) -> dict[str, Any] | None:
-        """Return the rows of the shard in the newest checkpoint; None if there are none."""
+    def restored_rows(self) -> dict[str, Any] | None:
+        """Return the rows in the newest checkpoint; None if there are none."""
         if self.checkpoint_file is None or not self.checkpoint_file.exists():
             return None
         with np.load(self.checkpoint_file) as file:
             return dict(file)
-
-    def fetch_rows(self, row_bytes: float) -> dict[str, Any]:
-        """Return the rows of the transitions that were counted.
-
-        Args:
-            row_bytes: the size of a row.
-
-        Raises:
-            Exception: one of `LOST_OR_TIMEOUT_ERRORS` if the shard does not reply.
-        """
-        if not self.replies:
-            raise GetTimeoutError(f"It did not reply within {CHECKPOINT_TIMEOUT:g} seconds.")
-        timeout = CHECKPOINT_TIMEOUT + self.rows * row_bytes / MIN_TRANSFER_RATE
-        rows, ack = ray.get(self._request_rows(), timeout=timeout)
-        if self.record(ack):  # it restarted since it last replied, and its earlier rows are on their way to it
-            rows, _ = ray.get(self._request_rows(), timeout=timeout)
-        return rows
-
-    def _request_rows(self) -> Any:
-        counted = {
-            env_index: steps for (process_id, env_index), steps in self.steps.items() if process_id == self.process_id
-        }
-        return self.actor.rows.remote(self.process_id, counted)
 
     def file_in(self, checkpoint: Path) -> Path:
         """Return the file for the rows of the shard in a checkpoint."""
@@ -159,12 +111,10 @@ class ShardHandle:
 
     def link_checkpoint_file(self, target: Path) -> bool:
         """Link or copy the rows of the newest checkpoint to another one. Return whether there were any."""
-        if self.checkpoint_file is None:
+        if self.checkpoint_file is None or not self.checkpoint_file.exists():
             return False
         try:
             os.link(self.checkpoint_file, target)
-        except FileNotFoundError:
-            return False
         except OSError:  # the file system has no hard links
             shutil.copyfile(self.checkpoint_file, target)
         return True
@@ -172,6 +122,9 @@ class ShardHandle:
 
 class ShardedReplay:
     """Stores rows in replay shards for a training run. The agent's own rows move there, and back at the end.
+
+    The learner passes the object reference of each chunk to a shard before it counts the steps. An actor executes calls
+    in order, so the rows that a shard returns later are those of all steps that were counted until then.
 
     Minibatches arrive in blocks, from one shard after the other. While updates use one block, the next one is on its
     way.
@@ -195,18 +148,18 @@ class ShardedReplay:
             replay.has_windows,
             replay.has_predecessors,
         )
+        arguments = agent.spec, buffer, agent.data.make_minibatch_builder, statistics is not None
+        self._start = functools.partial(start_ray_actor, ReplayShard, *arguments, max_restarts=0)
         self._liveness = liveness
         self._agent = agent
         self._row_bytes = replay.nbytes / replay.replay_size
-        self.shards = [
-            ShardHandle(number, agent.spec, buffer, agent.data.make_minibatch_builder, statistics is not None)
-            for number in range(count)
-        ]
-        self._drawing = contextlib.ExitStack()
+        self.shards = [ShardHandle(number, self._start()) for number in range(count)]
         self._initial_statistics = None if statistics is None else statistics.state()
-        self._pending_samples: dict[Any, ShardHandle] = {}
-        self._next_shard = 0
+        self._statistics: dict[ShardHandle, dict[str, np.ndarray]] = {}  # the newest ones, also of shards that died
+        self._idle = collections.deque(range(count))  # the numbers of shards without a request for a block
+        self._requested: dict[Any, ShardHandle] = {}  # the shards of requests for blocks
         self._block: SampledBlock | None = None
+        self._block_actor: Any = None
         self._used_in_block = 0
         self._errors: list[np.ndarray] = []
 
@@ -215,17 +168,17 @@ class ShardedReplay:
         count = len(self.shards)
         parts = split_buffer(agent.replay, count) if agent.replay.size else [None] * count
         for shard, part in zip(self.shards, parts, strict=True):  # a checkpoint waits only for shards that have started
-            reference = shard.actor.status.remote() if part is None else shard.actor.append.remote(part)
+            reference = shard.actor.size.remote() if part is None else shard.actor.append.remote(part)
             name = f"Replay shard {shard.number}"
-            shard.record(self._liveness.wait_for_reply(reference, name, worker_pool.STARTUP_SECONDS))
+            shard.rows = self._liveness.wait_for_reply(reference, name, worker_pool.STARTUP_SECONDS)
         agent.replay.clear()
         agent.data.minibatch_builder.sampler.restore({})
-        self._drawing.enter_context(agent.learner.draw_from(self))
+        agent.learner.remote_replay = self
         return self
 
     def __exit__(self, kind: Any, *exception: object) -> None:
         """Move the rows back to the agent unless there was an error, and end the shards."""
-        self._drawing.close()
+        self._agent.learner.remote_replay = None
         try:
             if kind is None or issubclass(kind, KeyboardInterrupt):
                 self._return_rows()
@@ -235,41 +188,93 @@ class ShardedReplay:
 
     def _return_rows(self) -> None:
         agent = self._agent
-        self._find_unresponsive_shards()
-        for shard in self.shards:
+        for shard, rows, error in self._all_rows():
+            restored = 0
+            if rows is None and (rows := shard.restored_rows()) is not None:
+                restored = len(rows["rows"])
             try:
-                agent.replay.append(shard.fetch_rows(self._row_bytes))
-            except (ValueError, *LOST_OR_TIMEOUT_ERRORS) as error:
-                saved = shard.checkpoint_rows() if isinstance(error, LOST_OR_TIMEOUT_ERRORS) else None
-                if saved is not None:
-                    agent.replay.append(saved)
+                if rows is not None:
+                    agent.replay.append(rows)
+            except ValueError as no_memory:
+                error, restored = no_memory, 0
+            if error is not None:
                 warnings.warn(
                     f"The rows of replay shard {shard.number} could not be moved back into the agent's replay buffer: "
-                    f"{error} {0 if saved is None else len(saved['rows'])} rows were restored from a checkpoint.",
+                    f"{error} {restored} rows were restored from a checkpoint.",
                     stacklevel=3,
                 )
         if agent.data.observation_statistics is not None:
             agent.data.observation_statistics.set_rows_seen(agent.replay.added)
 
+    def _result(self, shard: ShardHandle, reference: Any, timeout: float | None = None) -> Any:
+        """Return the result of a call of a shard.
+
+        Raises:
+            ActorUnavailableError: the shard does not reply. If it died, another one has taken its place.
+            GetTimeoutError: there was no result after `timeout` seconds.
+        """
+        try:
+            return ray.get(reference, timeout=timeout)
+        except RayError as error:
+            has_died = isinstance(error, ActorDiedError) and not error.actor_init_failed
+            if has_died and shard in self.shards:
+                self._replace(shard)
+            if has_died or is_process_lost(error):  # a chunk may be lost with the node of its worker
+                raise ActorUnavailableError(str(error), None) from error
+            raise
+
+    def _results(self, calls: dict[Any, ShardHandle], timeout: float, count: int | None = None) -> dict[Any, Any]:
+        """Wait for the results of some calls; those of shards that are lost are None.
+
+        Args:
+            calls: the shard of each call, by the object reference of its result.
+            timeout: seconds to wait.
+            count: the number of results to wait for, or None for all.
+        """
+        results = {}
+        for reference in ray.wait(list(calls), num_returns=count or len(calls), timeout=timeout)[0] if calls else ():
+            results[reference] = None
+            with contextlib.suppress(ActorUnavailableError):
+                results[reference] = self._result(calls[reference], reference)
+        return results
+
+    def _replace(self, shard: ShardHandle) -> None:
+        """Start another shard with the rows of the newest checkpoint. Chunks that were not stored are lost."""
+        other = ShardHandle(shard.number, self._start(), shard.checkpoint_file)
+        self.shards[shard.number] = other
+        if (restored := other.restored_rows()) is not None:
+            other.rows = len(restored["rows"])
+            other.actor.append.remote(restored)
+        warnings.warn(
+            f"Replay shard {shard.number} died with {shard.rows} rows; {other.rows} were restored from a checkpoint.",
+            stacklevel=2,
+        )
+
     # Storing.
 
-    def start_worker(self, env_index: int, *arguments: Any) -> Any:
-        """Start a worker, which stores its rows in its shard, as a Ray actor."""
-        return start_ray_actor(ShardWorker, self._shard_of(env_index).name, env_index, *arguments)
+    def fetch(self, rows: Any) -> Any:
+        """Return an object reference unchanged: the learner does not need the rows."""
+        return rows
 
-    def receive(self, env_index: int, reply: StoredReply) -> np.ndarray:
-        """Return `ended` for each step that the shard has stored and that was not counted yet, bool `[steps]`."""
+    def receive(self, env_index: int, summary: Summary, rows: Any, is_next: bool) -> None:
+        """Pass the object reference of a chunk to the shard of its worker, which fetches the rows."""
         shard = self._shard_of(env_index)
-        ended = reply.summary.ended
-        shard.record(reply.ack)
-        counted = reply.ack.process_id, env_index
-        new = reply.ack.steps - shard.steps.get(counted, 0)
-        shard.steps[counted] = reply.ack.steps
-        unreported = np.zeros(max(0, new - len(ended)), bool)  # of a worker that died after it had stored them
-        return np.concatenate([unreported, ended[max(0, len(ended) - new) :]])
+        shard.unconfirmed[shard.actor.store.remote(env_index, summary, rows)] = env_index
+
+    def is_behind(self, env_index: int) -> bool:
+        """Return whether a worker must wait until its shard has stored its chunks."""
+        shard = self._shard_of(env_index)
+        self._confirm(shard)
+        return list(shard.unconfirmed.values()).count(env_index) >= MAX_UNCONFIRMED_CHUNKS
 
     def _shard_of(self, env_index: int) -> ShardHandle:
         return self.shards[env_index % len(self.shards)]
+
+    def _confirm(self, shard: ShardHandle, timeout: float = 0.0) -> None:
+        """Find out which chunks a shard has stored; wait for all of them for some seconds."""
+        for reference, rows in self._results(dict.fromkeys(shard.unconfirmed, shard), timeout).items():
+            del shard.unconfirmed[reference]
+            shard.rows = shard.rows if rows is None else rows
 
     # Sampling.
 
@@ -285,33 +290,26 @@ class ShardedReplay:
         """Return a block of minibatches from the first shard that replies; None if none does within a short time."""
         update = self._agent.updates
         for _ in self.shards:
-            if not self._pending_samples:
+            if not self._requested:
                 self._request_block(update)
-            ready, _ = ray.wait(list(self._pending_samples), num_returns=1, timeout=SAMPLE_TIMEOUT)
-            if ready:
-                shard = self._pending_samples.pop(ready[0])
-                with contextlib.suppress(*PROCESS_LOST_ERRORS):
-                    block: SampledBlock | None = ray.get(ready[0])
-                    if block is not None:
-                        shard.record(block.ack)
-                        if block.observation_statistics is not None:
-                            shard.observation_statistics[block.ack.process_id] = block.observation_statistics
-                        self._block_shard = shard
-                        self._request_block(update + BLOCK_SIZE)
-                        return block
+            for reference, block in self._results(self._requested, SAMPLE_TIMEOUT, count=1).items():
+                shard = self._requested.pop(reference)
+                self._idle.append(shard.number)
+                if block is not None:
+                    if block.observation_statistics is not None:
+                        self._statistics[shard] = block.observation_statistics
+                    self._block_actor = shard.actor
+                    self._request_block(update + BLOCK_SIZE)
+                    return block
             self._request_block(update)  # from another shard: this one is slow, lost or empty
         time.sleep(RETRY_INTERVAL)
         return None
 
     def _request_block(self, update: int) -> None:
         """Request a block of minibatches from the next shard that has no such request."""
-        count = len(self.shards)
-        for number in range(self._next_shard, self._next_shard + count):
-            shard = self.shards[number % count]
-            if shard not in self._pending_samples.values():
-                self._pending_samples[shard.actor.sample.remote(update, BLOCK_SIZE)] = shard
-                self._next_shard = (number + 1) % count
-                return
+        if self._idle:
+            shard = self.shards[self._idle.popleft()]
+            self._requested[shard.actor.sample.remote(update, BLOCK_SIZE)] = shard
 
     def update_statistics(self) -> None:
         """Merge the observation statistics of the shards, and write them to the networks."""
@@ -319,9 +317,8 @@ class ShardedReplay:
         if statistics is None:
             return
         statistics.restore(self._initial_statistics)
-        for shard in self.shards:
-            for state in shard.observation_statistics.values():
-                statistics.merge(state)
+        for state in self._statistics.values():
+            statistics.merge(state)
         self._agent.data.write_statistics()
 
     def sample(self, update: int, count: int) -> Packed:
@@ -342,26 +339,24 @@ class ShardedReplay:
         if self._block is None or self._used_in_block < BLOCK_SIZE:
             return
         if self._agent.data.minibatch_builder.sampler.uses_td_errors:
-            self._block_shard.actor.update_priorities.remote(self._block.sample_id, np.concatenate(self._errors))
+            self._block_actor.update_priorities.remote(self._block.row_numbers, np.concatenate(self._errors))
         self._block = None
 
     def return_range(self) -> tuple[float, float]:
-        """Return `tfdpg.replay.return_range` over the shards that reply."""
+        """Return `tfdpg.replay.return_range` over the shards that reply.
 
-        def request_ranges() -> list[tuple[float, float]]:
-            pending = [shard.actor.return_range.remote() for shard in self.shards]
-            ready, _ = ray.wait(pending, num_returns=len(pending), timeout=SAMPLE_TIMEOUT)
-            ranges = []
-            for reference in ready:
-                with contextlib.suppress(*PROCESS_LOST_ERRORS):
-                    ranges.append(ray.get(reference))
-            ranges = [each for each in ranges if each is not None]
-            if not ranges:
-                raise ActorUnavailableError("No replay shard replies.", None)
-            return ranges
-
-        lows, highs = zip(*retry_while_lost(request_ranges), strict=True)
-        return min(lows), max(highs)
+        Raises:
+            TimeoutError: no shard replies.
+        """
+        deadline = time.monotonic() + worker_pool.STARTUP_SECONDS
+        while time.monotonic() < deadline:
+            calls = {shard.actor.return_range.remote(): shard for shard in self.shards}
+            found = [each for each in self._results(calls, SAMPLE_TIMEOUT).values() if each is not None]
+            if found:
+                lows, highs = zip(*found, strict=True)
+                return min(lows), max(highs)
+            time.sleep(RETRY_INTERVAL)
+        raise TimeoutError("No replay shard replies.")
 
     # Checkpoints.
 
@@ -371,33 +366,31 @@ class ShardedReplay:
         For a shard that does not reply, the file of the preceding checkpoint is used, so no checkpoint lacks rows that
         an earlier one has.
         """
-        self._find_unresponsive_shards()
-        for shard in self.shards:
+        for shard, rows, error in self._all_rows():
             path = shard.file_in(directory)
-            try:
-                np.savez(path, **shard.fetch_rows(self._row_bytes))
-            except LOST_OR_TIMEOUT_ERRORS as error:
-                has_rows = shard.link_checkpoint_file(path)
-                consequence = "has those of the checkpoint before it" if has_rows else "lacks them"
-                warnings.warn(
-                    f"Replay shard {shard.number} did not send its rows; the checkpoint {consequence}: {error}",
-                    stacklevel=2,
-                )
+            if rows is not None:
+                np.savez(path, **rows)
+                continue
+            consequence = "has those of the checkpoint before it" if shard.link_checkpoint_file(path) else "lacks them"
+            warnings.warn(
+                f"Replay shard {shard.number} did not send its rows; the checkpoint {consequence}: {error}",
+                stacklevel=2,
+            )
 
-    def _find_unresponsive_shards(self) -> None:
-        """Find the shards that do not reply within a short time."""
-        deadline = time.monotonic() + CHECKPOINT_TIMEOUT
-        pending = {shard.actor.status.remote(): shard for shard in self.shards}
-        while pending and (remaining := deadline - time.monotonic()) > 0:
-            for reference in ray.wait(list(pending), num_returns=1, timeout=remaining)[0]:
-                shard = pending.pop(reference)
-                try:
-                    shard.record(ray.get(reference))
-                except PROCESS_LOST_ERRORS:  # it may be restarting
-                    time.sleep(FIRST_RETRY_DELAY)
-                    pending[shard.actor.status.remote()] = shard
-        for shard in self.shards:
-            shard.replies = shard not in pending.values()
+    def _all_rows(self) -> Iterator[tuple[ShardHandle, dict[str, Any] | None, Exception | None]]:
+        """Yield each shard with its rows, or with None and the error if it does not reply within a short time."""
+        calls = {shard.actor.size.remote(): shard for shard in self.shards}
+        sizes = self._results(calls, CHECKPOINT_TIMEOUT)
+        for reference, shard in calls.items():
+            try:
+                if sizes.get(reference) is None:
+                    raise GetTimeoutError(f"It did not reply within {CHECKPOINT_TIMEOUT:g} seconds.")
+                timeout = CHECKPOINT_TIMEOUT + sizes[reference] * self._row_bytes / MIN_TRANSFER_RATE
+                self._confirm(shard, timeout)
+                rows, error = self._result(shard, shard.actor.segment.remote(), timeout), None
+            except (ActorUnavailableError, GetTimeoutError) as lost:
+                rows, error = None, lost
+            yield shard, rows, error
 
     def on_saved(self, directory: Path) -> None:
         """Remember the final directory of a checkpoint, from which a shard that dies is restored."""

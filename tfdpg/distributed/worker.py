@@ -13,6 +13,7 @@ from tfdpg.replay import TimeSteps
 from tfdpg.spec import Packed
 from tfdpg.streams import Purpose, stream
 from tfdpg.training.environment.env_runner import TRAINING, EnvRunner, Episode, reset_seed
+from tfdpg.training.environment.finite import check_finite
 
 
 class RolloutRequest(NamedTuple):
@@ -43,6 +44,7 @@ class Summary(NamedTuple):
         finished: the episodes that ended.
         first_versions: for each of them the version of the weights at its first step; −1 if that was a random one.
         episodes: the number of episodes that this worker's environment has begun, in all its processes.
+        begins_episode: whether the first row of the chunk is the first observation of an episode.
     """
 
     process_id: int
@@ -52,6 +54,7 @@ class Summary(NamedTuple):
     finished: list[Episode]
     first_versions: list[int]
     episodes: int
+    begins_episode: bool
 
 
 class Chunk(NamedTuple):
@@ -67,22 +70,16 @@ class ChunkSequence:
     def __init__(self) -> None:
         self._next: dict[int, tuple[int, int]] = {}
 
-    def is_latest(self, env_index: int, chunk: Chunk) -> bool:
-        """Return whether this chunk was the last one of its worker to arrive."""
-        return self._next.get(env_index) == (chunk.summary.process_id, chunk.summary.chunk_index + 1)
-
-    def advance(self, env_index: int, chunk: Chunk) -> tuple[bool, np.ndarray]:
+    def advance(self, env_index: int, summary: Summary) -> tuple[bool, np.ndarray]:
         """Register a chunk that arrived.
 
         Returns:
             Whether the chunk directly follows the last one of its worker; and `ended` for those of its steps that can
             be stored, bool `[steps]`. If the preceding chunk is missing, so is the observation of the first step.
         """
-        summary = chunk.summary
         is_next = self._next.get(env_index) == (summary.process_id, summary.chunk_index)
         self._next[env_index] = summary.process_id, summary.chunk_index + 1
-        keeps_first_step = is_next or bool(chunk.rows.is_first[0])
-        return is_next, summary.ended if keeps_first_step else summary.ended[1:]
+        return is_next, summary.ended if is_next or summary.begins_episode else summary.ended[1:]
 
 
 class Worker:
@@ -97,6 +94,7 @@ class Worker:
         behaviour: the behaviour policy. Its weights come with each request.
         seed: the agent's seed.
         max_ep_len: truncate episodes after this many steps; None never truncates them.
+        checks_rows: whether to check that observations and rewards are finite, because the learner does not see them.
     """
 
     def __init__(
@@ -106,6 +104,7 @@ class Worker:
         behaviour: BehaviourPolicy,
         seed: int,
         max_ep_len: int | None,
+        checks_rows: bool = False,
     ):
         self.env_index = env_index
         self.spec = behaviour.spec
@@ -113,6 +112,7 @@ class Worker:
         self._behaviour = behaviour
         self._seed = seed
         self._max_ep_len = max_ep_len
+        self._checks_rows = checks_rows
         self._process_id = secrets.randbits(62)
         self._chunk_count = 0
         self._version = -1
@@ -129,7 +129,8 @@ class Worker:
             request: how to act.
 
         Raises:
-            ValueError: the spaces of the environment differ from the policy's.
+            ValueError: the spaces of the environment differ from the policy's, or a reward or an observation is not
+                finite.
         """
         runner = self._runner = self._runner or self._make_runner(request.episodes)
         behaviour = self._behaviour
@@ -161,13 +162,17 @@ class Worker:
                 ended[step] = True
                 self._packed = None
                 behaviour.end(np.ones(1, bool))
-        summary = Summary(
-            self._process_id, self._chunk_count, self._version, ended, finished, first_versions, self._episodes
-        )
-        self._chunk_count += 1
         observations, *others = zip(*rows, strict=True)
         packed = tuple(map(np.concatenate, zip(*observations, strict=True)))
-        return Chunk(summary, TimeSteps(packed, *map(np.concatenate, others)))
+        steps = TimeSteps(packed, *map(np.concatenate, others))
+        if self._checks_rows:
+            of = f"of sub-environment {self.env_index} (worker {self.env_index})"
+            where = f"{request.steps} steps {of}; none of these was stored"
+            check_finite(self.spec, packed, steps.reward, where, steps.masked_action, "row")
+        source = self._process_id, self._chunk_count, self._version
+        self._chunk_count += 1
+        summary = Summary(*source, ended, finished, first_versions, self._episodes, bool(steps.is_first[0]))
+        return Chunk(summary, steps)
 
     def _make_runner(self, episodes: int) -> EnvRunner:
         env = self._make_env()

@@ -6,7 +6,6 @@ from tfdpg.companions import companion
 from tfdpg.export.describe import describe
 from tfdpg.export.examples import Observations, example_observations, measured_observations, observations_of_export
 from tfdpg.export.labels import keep_newest, read_labels, write_labels
-from tfdpg.export.prediction_logs import read_prediction_logs
 from tfdpg.export.signatures import Signature, return_signature, signatures, single_step_signatures
 from tfdpg.export.write import write
 from tfdpg.exported import ExportError, Policy, check_safe, copy, latest_version, load, metadata, versions
@@ -14,6 +13,7 @@ from tfdpg.exported import ExportError, Policy, check_safe, copy, latest_version
 if TYPE_CHECKING:
     from tfdpg.formats.c_header import c_layer
     from tfdpg.formats.convert import convert
+    from tfdpg.serve.prediction_logs import read_prediction_logs
 
 __all__ = [
     "ExportError",
@@ -44,6 +44,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("c_layer", "convert"):
+    if name in ("c_layer", "convert", "read_prediction_logs"):
         return companion(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)

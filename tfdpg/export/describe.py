@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdpg.acting import RecurrentSpec
 from tfdpg.exported import check_safe, load
 from tfdpg.spaces import compact
-from tfdpg.spec import Leaf, Spec
+from tfdpg.spec import Spec
 
 UNITS = {
     **dict.fromkeys(("a", "pi", "a_before", "loc", "scale"), "action"),
@@ -86,7 +86,8 @@ def signature_facts(
             if name in parts:
                 about["unit"] = "state"
             elif name in leaves:
-                about |= {"unit": "observation"} | _bounds(*_range(leaves[name]))
+                space: Any = leaves[name].space
+                about |= {"unit": "observation"} | _bounds(*leaves[name].integer_bounds or (space.low, space.high))
             elif name in units:
                 about["unit"] = units[name]
             if about.get("unit") == "action" and name != "scale":
@@ -100,11 +101,6 @@ def _shape(shape: tf.TensorShape, over_time: bool) -> list[Any]:
     if shape.rank is None:  # outputs that have the shape of `levels`
         return [*words]
     return [next(words) if size is None else size for size in shape]
-
-
-def _range(leaf: Leaf) -> Any:
-    space: Any = leaf.space
-    return leaf.integer_bounds or (space.low, space.high)
 
 
 def _bounds(low: Any, high: Any) -> dict[str, Any]:

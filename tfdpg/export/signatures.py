@@ -1,5 +1,7 @@
 """The functions that an exported model contains: actions, action values, distributions and recurrent steps."""
 
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,22 +11,10 @@ import tensorflow as tf
 
 from tfdpg.acting import RecurrentSpec
 from tfdpg.exported import LEVELS, named_recurrent_inputs
-from tfdpg.networks import (
-    Head,
-    Recurrent,
-    bounded,
-    chosen_actions,
-    flat_values,
-    head_of,
-    network_inputs,
-)
+from tfdpg.networks import Head, Recurrent, bounded, chosen_actions, flat_values, head_of, network_inputs
 from tfdpg.spec import Spec
 
 Outputs = dict[str, tf.Tensor]
-
-
-SECOND = {"q1": "q2"}
-"""The further name of a single critic in exports, so that clients may rely on both names."""
 
 
 class Signature(NamedTuple):
@@ -162,9 +152,8 @@ def single_step_signatures(
 
 
 def _with_second(critics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the critics, and a single one under its second name, too."""
-    second = {SECOND[name]: critic for name, critic in critics.items() if name in SECOND and len(critics) == 1}
-    return {**critics, **second}
+    """Return the critics, and a single `q1` as `q2` too, so that clients may rely on both names."""
+    return {**critics, "q2": critics["q1"]} if list(critics) == ["q1"] else dict(critics)
 
 
 def _value_signature(spec: Spec, name: str, value: Callable[[Any, tf.Tensor], tf.Tensor]) -> Signature:
@@ -340,10 +329,7 @@ def finite_rows(arrays: Sequence[Any], axes: int) -> tf.Tensor:
     """
     masks = [is_finite(x) for x in arrays]
     masks = [tf.reduce_all(x, list(range(axes, x.shape.rank))) if x.shape.rank > axes else x for x in masks]
-    finite = masks[0]
-    for mask in masks[1:]:
-        finite = finite & mask
-    return finite
+    return functools.reduce(operator.and_, masks)
 
 
 def with_zeros(x: tf.Tensor) -> tf.Tensor:

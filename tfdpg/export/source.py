@@ -9,14 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.export.warmup import read_warmup
-from tfdpg.exported import LEVELS, loadable, metadata, recurrent_spec_of
-from tfdpg.spec import Spec
+from tfdpg.exported import LEVELS, Policy
 
 HALF = (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
 
 
-class Source:
-    """A verified SavedModel, which TensorFlow loads when its signatures are first used.
+class Source(Policy):
+    """A policy's SavedModel, which TensorFlow loads when its signatures are first used, with its warm-up requests.
 
     Args:
         version: the directory of a version.
@@ -25,9 +24,6 @@ class Source:
 
     Attributes:
         version: the directory.
-        metadata: the content of `tfdpg.json`.
-        spec: the spaces.
-        recurrent_spec: describes the policy's recurrent state; None for a policy without recurrent layers.
         cases: for each signature inputs in batches of 1 and 7, with observations from the replay buffer.
         batch: the number of rows that signatures take; None if it is free.
 
@@ -36,12 +32,9 @@ class Source:
     """
 
     def __init__(self, version: Path, batch: int | None = None, trusted: bool = False):
+        super().__init__(version, trusted)
         self.version = version
         self.batch = batch
-        self._trusted = trusted
-        self.metadata = metadata(version)
-        self.spec = Spec.from_json(self.metadata)
-        self.recurrent_spec = recurrent_spec_of(self.spec, self.metadata)
         self.cases = {name: inputs for name, inputs in read_warmup(version).items() if name != "serving_default"}
 
     def facts(self, name: str) -> dict[str, list[dict[str, Any]]]:
@@ -71,18 +64,12 @@ class Source:
         return {leaf.name: self.cases["pi"][-1][leaf.name] for leaf in self.spec.leaves}
 
     @functools.cached_property
-    def model(self) -> Any:
-        """The loaded SavedModel, which keeps the variables of the signatures.
+    def signatures(self) -> dict[str, Any]:
+        """The signatures by name, as concrete functions of positional tensors.
 
         Raises:
             ExportError: an operation is refused.
         """
-        with loadable(self.version, self._trusted) as path:
-            return tf.saved_model.load(path)
-
-    @functools.cached_property
-    def signatures(self) -> dict[str, Any]:
-        """The signatures by name, as concrete functions of positional tensors."""
         return {name: self._by_position(name) for name in self.cases}
 
     def _by_position(self, name: str) -> Any:
@@ -91,7 +78,7 @@ class Source:
         With a number `batch`, the inputs and outputs have that many rows, and `initial_state` returns that many rows
         for any input.
         """
-        signature = self.model.signatures[name]
+        signature = self._model.signatures[name]
         # the names of tensors may contain slashes, and those of arguments may not
         arguments = {tensor.name: argument for argument, tensor in signature.structured_input_signature[1].items()}
         inputs = self.inputs(name)
@@ -129,5 +116,5 @@ class Source:
             names: the names of the signatures, by their names in the new SavedModel.
         """
         module: Any = tf.Module()
-        module.model = self.model
+        module.model = self._model  # it keeps the variables of the signatures
         tf.saved_model.save(module, directory, signatures={key: self.signatures[name] for key, name in names.items()})

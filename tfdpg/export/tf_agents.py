@@ -4,8 +4,9 @@ Source: `tf_agents/policies/policy_saver.py` of TF-Agents 0.19, which names inpu
 `(TimeStep, policy_state)` and `PolicyStep`, joined by slashes.
 """
 
+from collections import namedtuple
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,21 +25,9 @@ STEP = {"step_type": tf.int32, "reward": tf.float32, "discount": tf.float32}
 """The parts of a `TimeStep` besides the observation."""
 
 
-class TimeStep(NamedTuple):
-    """Equivalent to TF-Agents' class for TensorFlow, which compares such tuples by their names."""
-
-    step_type: Any
-    reward: Any
-    discount: Any
-    observation: Any
-
-
-class PolicyStep(NamedTuple):
-    """Equivalent to TF-Agents' class for TensorFlow."""
-
-    action: Any
-    state: Any
-    info: Any
+TimeStep = namedtuple("TimeStep", [*STEP, "observation"])
+PolicyStep = namedtuple("PolicyStep", ["action", "state", "info"])
+"""Equivalent to TF-Agents' classes for TensorFlow, which compares such tuples by their names."""
 
 
 def with_signatures_of(
@@ -81,10 +70,7 @@ def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
     """
     signature = signatures["action"]
     observation = {leaf.name: signature.inputs[_place(leaf)] for leaf in spec.leaves}
-    time_step = TimeStep(
-        **{name: signature.inputs[f"0/{name}"] for name in STEP},
-        observation=spec.nested(observation),
-    )
+    time_step = TimeStep(*(signature.inputs[f"0/{name}"] for name in STEP), spec.nested(observation))
     state = [tensor for name, tensor in signature.inputs.items() if name.startswith("1/")]
 
     def act(time_step: TimeStep, policy_state: Any = ()) -> PolicyStep:

@@ -33,30 +33,6 @@ Run = Callable[[str, Inputs], dict[str, np.ndarray]]
 """Computes the outputs of a signature from its name and its inputs by name."""
 
 
-def verify(
-    run: Run,
-    references: Mapping[str, Reference],
-    cases: Mapping[str, Sequence[Inputs]],
-    in_half_precision: bool = False,
-    rounded: Set[str] = frozenset(),
-) -> None:
-    """Compare every signature of a SavedModel with the agent's networks.
-
-    Args:
-        run: computes the signatures, in a session. `tf.saved_model.load` would not show that a model can be served,
-            because it resolves variables through Python objects.
-        references: the expected outputs of each signature; those of `serving_default` are those of `pi`.
-        cases: the inputs for each signature.
-        in_half_precision: whether some of the networks compute in half precision.
-        rounded: the outputs that are rounded to integers.
-
-    Raises:
-        ExportError: outputs differ; the message names the signature and the largest difference.
-    """
-    for name, batches in cases.items():
-        compare_signature(name, run, references.get(name, references["pi"]), batches, in_half_precision, rounded)
-
-
 def compare_signature(
     name: str,
     run: Run,
@@ -73,12 +49,12 @@ def compare_signature(
         run: computes it.
         reference: computes the expected outputs.
         batches: its inputs.
-        in_half_precision: see `verify`.
-        rounded: see `verify`.
+        in_half_precision: whether some of the networks compute in half precision.
+        rounded: the outputs that are rounded to integers.
         summands: the largest number in the sums from which an output is computed, by the output's name.
 
     Raises:
-        ExportError: the difference is larger than a rounding error.
+        ExportError: the difference is larger than a rounding error; the message names the signature.
     """
     expected = [reference(inputs) for inputs in batches]
     largest = 0.0
@@ -95,11 +71,7 @@ def compare_signature(
 
 
 def differences(
-    source: Source,
-    run: Run,
-    references: Mapping[str, Reference],
-    names: Sequence[str],
-    in_half_precision: bool = False,
+    source: Source, run: Run, references: Mapping[str, Reference], names: Sequence[str], in_half_precision: bool = False
 ) -> dict[str, float]:
     """Return for each signature the largest difference between a format's runtime and the expected outputs.
 
@@ -108,7 +80,7 @@ def differences(
         run: computes the signatures in the format's runtime.
         references: the expected outputs of all signatures of the SavedModel.
         names: the signatures to compare.
-        in_half_precision: see `verify`.
+        in_half_precision: see `compare_signature`.
 
     Raises:
         ExportError: a difference is larger than a rounding error.
@@ -285,6 +257,9 @@ def open_session(
 @contextlib.contextmanager
 def in_session(directory: Path, trusted: bool = False) -> Iterator[Run]:
     """Load a SavedModel into a session, and return a function that computes its signatures.
+
+    `tf.saved_model.load` would not show that a model can be served, because it resolves variables through Python
+    objects.
 
     The session's graph is not the default graph, so networks can be called eagerly meanwhile.
 

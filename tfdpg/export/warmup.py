@@ -1,11 +1,12 @@
 """Requests that TensorFlow Serving replays when it loads a model, so that the first client does not wait.
 
 They are `PredictionLog`s, protocol buffers of the package tensorflow-serving-api. The few fields that are used are
-declared here, so that the package is not needed.
+declared in `prediction_log.pbtxt`, so that the package is not needed.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from tfdpg.compat.tensorflow import tensor_from_bytes
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
-SCHEMA = """
-name: "tfdpg/prediction_log.proto" package: "tfdpg"
-message_type { name: "PredictionLog"
-  field { name: "log_metadata" number: 1 type: TYPE_MESSAGE type_name: "LogMetadata" }
-  field { name: "predict_log" number: 6 type: TYPE_MESSAGE type_name: "PredictLog" }
-  field { name: "predict_streamed_log" number: 7 type: TYPE_MESSAGE type_name: "PredictLog" } }
-message_type { name: "LogMetadata"
-  field { name: "sampling_config" number: 2 type: TYPE_MESSAGE type_name: "SamplingConfig" } }
-message_type { name: "SamplingConfig"
-  field { name: "sampling_rate" number: 1 type: TYPE_DOUBLE } }
-message_type { name: "PredictLog"
-  field { name: "request" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "PredictRequest" }
-  field { name: "response" number: 2 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "PredictResponse" } }
-message_type { name: "PredictRequest"
-  field { name: "model_spec" number: 1 type: TYPE_MESSAGE type_name: "ModelSpec" }
-  field { name: "inputs" number: 2 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "Tensor" }
-  field { name: "client_id" number: 6 type: TYPE_BYTES } }
-message_type { name: "PredictResponse"
-  field { name: "outputs" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "Tensor" } }
-message_type { name: "ModelSpec"
-  field { name: "name" number: 1 type: TYPE_BYTES }
-  field { name: "signature_name" number: 3 type: TYPE_BYTES } }
-message_type { name: "Tensor"
-  field { name: "name" number: 1 type: TYPE_BYTES }
-  field { name: "content" number: 2 type: TYPE_BYTES } }
-"""
-"""The messages of a `PredictionLog`, with the field numbers and types of tensorflow-serving-api. Maps are repeated
-entries, and `content` is a serialized `TensorProto`, as in the binary format. In a streamed log, request and response
-may be repeated."""
+SCHEMA = resources.files("tfdpg.export").joinpath("prediction_log.pbtxt").read_text()
 POOL = descriptor_pool.DescriptorPool()
 POOL.AddSerializedFile(text_format.Parse(SCHEMA, descriptor_pb2.FileDescriptorProto()).SerializeToString())
 PredictionLog: Any = message_factory.GetMessageClass(POOL.FindMessageTypeByName("tfdpg.PredictionLog"))

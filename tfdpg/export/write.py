@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,37 +13,20 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import files
-from tfdpg.acting import NumpyCritic, NumpyPolicy, RecurrentSpec
+from tfdpg.acting import NumpyCritic, NumpyPolicy, RecurrentSpec, greedy_forward
+from tfdpg.acting.stored import load_critics, load_numpy_policy, save_numpy_policy
+from tfdpg.export import verify
 from tfdpg.export.describe import signature_facts
-from tfdpg.export.numpy_policy import write_numpy_policy
 from tfdpg.export.signatures import Signature
 from tfdpg.export.tf_agents import methods, with_signatures_of
-from tfdpg.export.verify import (
-    ATOL,
-    BATCHES,
-    HALF_PRECISION,
-    check_nonfinite,
-    check_steps,
-    in_session,
-    quiet,
-    rounded_outputs,
-    verify,
-)
 from tfdpg.export.warmup import write_warmup
-from tfdpg.exported import (
-    FORMAT,
-    METADATA,
-    check_directory,
-    is_value,
-    move_to_next_version,
-    new_directory,
-    recurrent_metadata,
-)
+from tfdpg.exported.policy import NUMPY_POLICY, is_value, packed_inputs, recurrent_metadata
+from tfdpg.exported.versions import FORMAT, METADATA, check_directory, move_to_next_version, new_directory
 from tfdpg.networks import in_half_precision
 from tfdpg.spec import Spec
 
 LENGTHS = (5, 3)
-"""The number of steps of the sequences in each of `BATCHES`."""
+"""The number of steps of the sequences in each of `verify.BATCHES`."""
 
 
 def write(
@@ -101,21 +84,24 @@ def write(
         module.raw = list(variables.values())
         for name, method in (methods(spec, signatures) if library else {}).items():
             setattr(module, name, method)
-        with quiet("tensorflow", logging.WARNING):  # in notebooks, it logs the name of the temporary directory, twice
+        # in notebooks, TensorFlow logs the name of the temporary directory, twice
+        with verify.quiet("tensorflow", logging.WARNING):
             tf.saved_model.save(module, str(scratch), signatures=functions | {"serving_default": functions["pi"]})
         cases = _cases(spec, signatures, examples)
         half_precision = any(map(in_half_precision, called))
         references = {name: signature.reference(spec) for name, signature in signatures.items()}
-        with in_session(scratch, trusted=True) as run:
-            verify(run, references, cases, half_precision, rounded_outputs(spec))
+        with verify.in_session(scratch, trusted=True) as run:
+            for name, batches in cases.items():
+                expected = references.get(name, references["pi"])
+                verify.compare_signature(name, run, expected, batches, half_precision, verify.rounded_outputs(spec))
             if recurrent_spec is not None:
-                tolerance = HALF_PRECISION if half_precision else ATOL
-                check_steps(networks["policy"], recurrent_spec, examples, tolerance, run)
+                tolerance = verify.HALF_PRECISION if half_precision else verify.ATOL
+                verify.check_steps(networks["policy"], recurrent_spec, examples, tolerance, run)
             for name, signature in signatures.items():
                 if signature.axes == 1:
-                    check_nonfinite(name, cases[name][-1], spec, run)
+                    verify.check_nonfinite(name, cases[name][-1], spec, run)
         if actor is not None:
-            write_numpy_policy(scratch, spec, actor, critics, recurrent_spec, references, cases)
+            _write_numpy_policy(scratch / NUMPY_POLICY, actor, critics, references, cases)
         write_warmup(scratch, directory.resolve().name, cases)
         values = [name for name, each in functions.items() if is_value(name, each.structured_outputs)]
         description = {
@@ -144,11 +130,51 @@ def _cases(
     pi = signatures["pi"]
     action = pi.reference(spec)({**examples, **pi.examples(examples)})["pi"]
     cases: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in signatures}
-    for batch, steps in zip(BATCHES, LENGTHS, strict=True):
+    for batch, steps in zip(verify.BATCHES, LENGTHS, strict=True):
         flat = np.arange(batch)
         for name, signature in signatures.items():
-            taken = np.add.outer(flat, np.arange(steps)) % BATCHES[-1] if signature.axes == 2 else flat
+            taken = np.add.outer(flat, np.arange(steps)) % verify.BATCHES[-1] if signature.axes == 2 else flat
             inputs = {key: values[taken] for key, values in examples.items()}
             others = {"a": action[taken], **signature.examples(inputs)}
             cases[name].append((inputs if signature.axes else {}) | {key: others[key] for key in signature.inputs})
     return cases | {"serving_default": cases["pi"]}
+
+
+def _write_numpy_policy(
+    path: Path,
+    actor: NumpyPolicy,
+    critics: Mapping[str, NumpyCritic],
+    references: Mapping[str, verify.Reference],
+    cases: Mapping[str, Sequence[verify.Inputs]],
+) -> None:
+    """Write `policy.npz` for processes without TensorFlow, load it, and compare the loaded networks with the agent's.
+
+    Args:
+        path: the file.
+        actor: the policy.
+        critics: the critics, by the names of their signatures.
+        references: the expected outputs of the signatures.
+        cases: the inputs of the signatures.
+
+    Raises:
+        ExportError: actions or values differ.
+    """
+    spec, recurrent_spec = actor.spec, actor.recurrent_spec
+    save_numpy_policy(path, actor, critics)
+    act = greedy_forward(spec, recurrent_spec, load_numpy_policy(path, spec, recurrent_spec))
+    expected = [_joined(references["pi"](inputs)) for inputs in cases["pi"]]
+    atol = verify.ATOL * max(map(verify.scale, expected))
+    for inputs, wanted in zip(cases["pi"], expected, strict=True):
+        verify.compare(f"pi of {NUMPY_POLICY}", act(packed_inputs(spec, recurrent_spec, inputs)), wanted, atol)
+    for name, critic in load_critics(path, spec).items():
+        for inputs in cases[name]:
+            found = critic(packed_inputs(spec, None, inputs), inputs["a"])
+            wanted = references[name](inputs)[name]
+            atol = verify.ATOL * critic.summand(verify.scale(wanted))
+            verify.compare(f"{name} of {NUMPY_POLICY}", found, wanted, atol)
+
+
+def _joined(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Concatenate the outputs of `pi`: the action, and the parts of the recurrent state."""
+    parts = list(outputs.values())
+    return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]

@@ -8,7 +8,7 @@ import contextlib
 import re
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,29 +93,22 @@ def _check_files(version: Path) -> None:
 
 
 def _check_operations(version: Path, graph: Any, content: bytes) -> None:
+    """Check the nodes of the graph itself, which has no name, and those of its functions."""
     saver = _saver_functions(graph, content)
-    _check_nodes(version, graph, None, graph.graph_def.node, STATELESS | STATEFUL)
-    for function in graph.graph_def.library.function:
-        name = function.signature.name
-        allowed = STATELESS | STATEFUL | saver.get(name, frozenset())
-        _check_nodes(version, graph, name, function.node_def, allowed)
-
-
-def _check_nodes(version: Path, graph: Any, function: str | None, nodes: Iterable[Any], allowed: Set[str]) -> None:
-    """Check the nodes of a function, or of the graph itself if `function` is None."""
-    for node in nodes:
-        if node.op in allowed:
-            continue
-        kind = "a file operation besides those of TensorFlow's saver" if node.op in SAVER else "an operation"
-        place = "in the graph" if function is None else f"in the function {function!r}"
-        signatures = _signatures_that_run(graph, node.name if function is None else function)
-        if signatures:
-            place += f", which the signatures {', '.join(map(repr, signatures))} run"
-        raise _refused(
-            version,
-            f"it holds `{node.op}` ({place}), {kind} that is not known to be free of side effects, such as reading or "
-            "writing files, using the network, or running Python",
-        )
+    functions = [(function.signature.name, function.node_def) for function in graph.graph_def.library.function]
+    for function, nodes in [("", graph.graph_def.node), *functions]:  # names may occur twice in a forged file
+        allowed = STATELESS | STATEFUL | saver.get(function, frozenset())
+        for node in (node for node in nodes if node.op not in allowed):
+            kind = "a file operation besides those of TensorFlow's saver" if node.op in SAVER else "an operation"
+            place = f"in the function {function!r}" if function else "in the graph"
+            signatures = _signatures_that_run(graph, function or node.name)
+            if signatures:
+                place += f", which the signatures {', '.join(map(repr, signatures))} run"
+            raise _refused(
+                version,
+                f"it holds `{node.op}` ({place}), {kind} that is not known to be free of side effects, such as reading "
+                "or writing files, using the network, or running Python",
+            )
 
 
 def _refused(version: Path, reason: str) -> UnsafeModelError:

@@ -201,6 +201,7 @@ class Code:
         self._arrays = 0
         self._prefix = prefix
         self._width = sum(leaf.columns.stop - leaf.columns.start for leaf in network.spec.leaves)
+        self._recurrent_spec = getattr(network, "recurrent_spec", None)
 
     def forward(self) -> list[str]:
         """Return the function that selects actions."""
@@ -241,7 +242,7 @@ class Code:
 
     def state(self) -> list[str]:
         """Return the struct of the recurrent state and the function that resets it; nothing if not recurrent."""
-        recurrent_spec = getattr(self._network, "recurrent_spec", None)
+        recurrent_spec = self._recurrent_spec
         if recurrent_spec is None:
             return []
         prefix = self._prefix
@@ -265,7 +266,7 @@ class Code:
 
     def _fields(self) -> list[Array]:
         """Return the fields of the recurrent state, in the order of the recurrent inputs; none if not recurrent."""
-        recurrent_spec = getattr(self._network, "recurrent_spec", None)
+        recurrent_spec = self._recurrent_spec
         if recurrent_spec is None:
             return []
         before = [("a_before", recurrent_spec.spec.act_dim)] if recurrent_spec.uses_action else []
@@ -287,7 +288,7 @@ class Code:
             values: the numbers, which are flattened and converted to float32.
         """
         name = f"{self._prefix}_{name}{len(self.constants)}"
-        self.constants[name] = [_number(value) for value in np.ravel(values)]
+        self.constants[name] = [self.number(value) for value in np.ravel(values)]
         return name
 
     def vector(self, name: str, values: np.ndarray, x: Array) -> str:
@@ -302,7 +303,10 @@ class Code:
         Args:
             value: the number.
         """
-        return _number(value)
+        if np.isinf(value):
+            return "INFINITY" if value > 0 else "-INFINITY"
+        text = f"{float(value):.9g}"
+        return f"{text}f" if set(text) & set(".e") else f"{text}.0f"
 
     def array(self, width: int, value: str | None = None) -> Array:
         """Declare an array, and return it.
@@ -446,8 +450,8 @@ class Code:
                 start += size
 
 
-@c_layer("Dense")
-def _dense(code: Code, weights: Sequence[np.ndarray], x: Array, *, activation: str) -> Array:
+@c_layer("Dense", "tfdpg>Value")
+def _dense(code: Code, weights: Sequence[np.ndarray], x: Array, *, activation: str = "linear") -> Array:
     kernel, bias = weights
     return code.activation(activation, code.product(kernel, bias, x))
 
@@ -457,14 +461,8 @@ def _activation(code: Code, weights: Sequence[np.ndarray], x: Array, *, activati
     return code.array(x[1], code.activated(activation, f"{x[0]}[i]"))
 
 
-@c_layer("ops.Softplus")
-def _softplus(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
-    return code.array(x[1], code.activated("softplus", f"{x[0]}[i]"))
-
-
-@c_layer("ops.Tanh")
-def _tanh(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
-    return code.array(x[1], f"tanhf({x[0]}[i])")
+for _name in ("Softplus", "Tanh"):
+    c_layer(f"ops.{_name}")(functools.partial(_activation, activation=_name.lower()))
 
 
 @c_layer("LayerNormalization")
@@ -601,12 +599,6 @@ def _(cell: SimpleRNN, code: Code, x: Array, state: str) -> Array:
     return state, units
 
 
-@c_layer("tfdpg>Value")
-def _value_head(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
-    kernel, bias = weights
-    return code.product(kernel, bias, x)
-
-
 @c_layer("tfdpg>Categorical")
 def _categorical_head(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
     kernel, bias, atoms = weights
@@ -626,11 +618,3 @@ def _mean(code: Code, logits: Array, values: str) -> Array:
     mean = code.array(1, "0.0f")
     code.each(width, f"{mean[0]}[0] += {probs}[i] * {values}[i];")
     return mean
-
-
-def _number(value: Any) -> str:
-    """Return a float32 as an exact constant in C."""
-    if np.isinf(value):
-        return "INFINITY" if value > 0 else "-INFINITY"
-    text = f"{float(value):.9g}"
-    return f"{text}f" if set(text) & set(".e") else f"{text}.0f"

@@ -3,13 +3,9 @@
 Networks receive raw observations and actions in the environment's units, and rescale them internally.
 """
 
-from tfdpg.networks.acer_builders import acer_network, check_given_to_acer
-from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, SeparateCritic
-from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy, PolicyDistribution
-from tfdpg.networks.actor import CompiledActor, PolicyInference, flat_weights
+from tfdpg.networks.actor import PolicyInference, flat_weights
 from tfdpg.networks.builders import check_encoder, check_given, critic_network, policy_network
 from tfdpg.networks.critics import Critics, per_critic
-from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.embeddings import (
@@ -24,7 +20,7 @@ from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
 from tfdpg.networks.flat_state import FlatState, NotFlat, are_assigned, in_flat_state, while_loop
 from tfdpg.networks.graph_cleanup import free_graphs
 from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
-from tfdpg.networks.mlp import MIN_SIGMA, OutputTransform, action_input, mlp_actor, mlp_critic
+from tfdpg.networks.mlp import OutputTransform, action_input, mlp_actor, mlp_critic
 from tfdpg.networks.numpy_form import numpy_critic, numpy_policy
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
 from tfdpg.networks.recurrent import Recurrent, RNNSpec
@@ -32,37 +28,25 @@ from tfdpg.networks.renormalization import BatchRenormalization
 from tfdpg.networks.rnn import RNNStack
 from tfdpg.networks.sequences import Batch, SequenceBatch, unpack_sequences
 from tfdpg.networks.tensors import (
-    CriticEstimate,
     TransitionBatch,
-    WindowActions,
-    WindowBatch,
     bounded,
     chosen_actions,
     flat_values,
     in_half_precision,
     network_inputs,
-    over_steps,
     smallest,
-    unpack_observation,
     unpack_transitions,
-    unpack_windows,
 )
 
 __all__ = [
-    "ActionValues",
     "AvgL1Norm",
-    "MIN_SIGMA",
     "OutputTransform",
     "PolicyInference",
     "Batch",
     "BatchRenormalization",
     "Categorical",
     "RNNSpec",
-    "CategoricalPolicy",
-    "Dueling",
-    "CriticEstimate",
     "Critics",
-    "GaussianPolicy",
     "Head",
     "SequenceBatch",
     "RNNStack",
@@ -70,11 +54,6 @@ __all__ = [
     "HeadOptions",
     "Mixture",
     "Normalizer",
-    "SeparateCritic",
-    "WindowBatch",
-    "ACERCritic",
-    "PolicyDistribution",
-    "WindowActions",
     "TransitionBatch",
     "Value",
     "policy_network",
@@ -84,20 +63,13 @@ __all__ = [
     "embedding_policy",
     "state_encoder",
     "with_preactivation",
-    "acer_network",
     "check_given",
-    "check_given_to_acer",
     "critic_network",
     "numpy_policy",
     "bounded",
-    "check_critics",
     "check_device",
     "check_encoder",
-    "check_loadable",
-    "check_separate",
-    "check_width",
     "chosen_actions",
-    "CompiledActor",
     "encoder",
     "flat_values",
     "flat_weights",
@@ -113,14 +85,11 @@ __all__ = [
     "mlp_critic",
     "network_inputs",
     "observation_inputs",
-    "over_steps",
     "per_critic",
     "smallest",
     "stateless_normal",
     "stateless_uniform",
     "unpack_sequences",
-    "unpack_observation",
-    "unpack_windows",
     "unpack_transitions",
     "numpy_critic",
 ]

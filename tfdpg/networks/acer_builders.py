@@ -7,10 +7,11 @@ import keras
 
 from tfdpg.acting import mlp
 from tfdpg.networks.acer_policies import PolicyDistribution
+from tfdpg.networks.builders import custom_networks
 from tfdpg.networks.custom import check_loadable, check_separate, check_width, output_on_zeros
 from tfdpg.networks.encoder import observation_inputs
 from tfdpg.networks.heads import Value
-from tfdpg.networks.mlp import actor_output, features, hidden_layers, initializer, scaled_action
+from tfdpg.networks.mlp import action_input, actor_output, features, hidden_layers, initializer, scaled_action
 from tfdpg.spec import Spec
 
 OUTPUT_SCALE = 1e-4
@@ -43,7 +44,7 @@ def acer_network(options: Any, policy: PolicyDistribution, name: str) -> Callabl
         observation = shared["observation"]
         kernel = {"kernel_initializer": initializer(context.seed, len(layers))}
         if name == "q1" and spec.actions is None:
-            action = keras.Input((spec.act_dim,), name="a")
+            action = action_input(spec)
             x = keras.layers.Concatenate()([shared["features"], scaled_action(spec, action)])
             y = Value(**kernel, dtype="float32")(hidden_layers(x, layers, context.seed))
             return keras.Model([observation, action], y, name=name)
@@ -76,18 +77,10 @@ def check_given_to_acer(
         ValueError: A network has wrong shapes, shares weights with another one or cannot be saved and loaded, or an
             option for built-in networks has no effect.
     """
-    own = {name: network for name, network in given.items() if network is not None}
-    if own and (options.shared_torso or options.normalize_observations):
-        raise ValueError(
-            "`shared_torso` and `normalize_observations` need built-in networks only. Received: "
-            + ", ".join(f"{name}={network!r}" for name, network in own.items())
-        )
-    if options.normalize_observations and options.encoder is not None:
-        raise ValueError("`normalize_observations` needs the built-in encoder; normalise inside your `encoder`.")
-    if options.encoder is not None and None not in given.values():
-        raise ValueError(f"`encoder` needs a built-in network. Received: {', '.join(own)}, encoder={options.encoder!r}")
-    if options.encoder is not None:
-        check_loadable("encoder", options.encoder)
+    own = custom_networks(given, options)
+    if own and options.shared_torso:
+        received = ", ".join(f"{name}={network!r}" for name, network in own.items())
+        raise ValueError(f"`shared_torso` needs built-in networks only. Received: {received}")
     takes_action = {"pi": False, "v": False, "q1": spec.actions is None}
     widths = {"pi": policy.output.units, "v": None, "q1": spec.actions}
     for name, network in own.items():

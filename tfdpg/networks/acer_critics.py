@@ -1,6 +1,5 @@
 """Critics of stochastic policies (ACER): Q(s, a), V(s) and Q of other actions, over trajectory windows."""
 
-import abc
 import math
 from collections.abc import Mapping
 from typing import Any, cast
@@ -11,52 +10,13 @@ import tensorflow as tf
 
 from tfdpg import losses
 from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy
-from tfdpg.networks.tensors import CriticEstimate, WindowBatch, flat_values, over_steps
+from tfdpg.networks.tensors import CriticEstimate, WindowBatch, flat_rows, flat_values, over_steps
 from tfdpg.streams import Purpose, stream
 
 Networks = Mapping[str, keras.Model]
 
 
-class ACERCritic(abc.ABC):
-    """Compute values of actions and states from an agent's networks."""
-
-    names: tuple[str, ...]
-    """The names of the networks it uses."""
-
-    @abc.abstractmethod
-    def estimate(
-        self, networks: Networks, batch: WindowBatch, statistics: tf.Tensor, key: tf.Tensor, training: bool
-    ) -> CriticEstimate:
-        """Compute values on windows.
-
-        Args:
-            networks: the networks by name.
-            batch: the windows.
-            statistics: statistics of the policy in all states of the windows, `[batch, T + 1, n]`.
-            key: key of the random numbers, int64 `[2]`.
-            training: whether the networks are called in training mode.
-        """
-
-    @abc.abstractmethod
-    def loss(self, estimate: CriticEstimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
-        """Return the sum of half the squared errors of the learned values, `[batch, T]`.
-
-        Args:
-            estimate: the values.
-            target: Q^ret of the actions taken, `[batch, T]`.
-            rho: importance weights of these actions, `[batch, T]`.
-        """
-
-    @abc.abstractmethod
-    def v(self, networks: Networks, observation: Any, output: tf.Tensor) -> tf.Tensor:
-        """Return the values of states, `[batch]`; `output` is the output of the policy network for them."""
-
-    @abc.abstractmethod
-    def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-        """Return the values of actions, `[batch]`, deterministically."""
-
-
-class ActionValues(ACERCritic):
+class ActionValues:
     """`q1(s)` returns the value of each action; V is their mean under the policy."""
 
     names = ("q1",)
@@ -91,7 +51,7 @@ class ActionValues(ACERCritic):
         return tf.reduce_sum(taken * values, axis=-1)
 
 
-class SeparateCritic(ACERCritic):
+class SeparateCritic:
     """Separate networks `q1(s, a)` and `v(s)`; V learns from Q."""
 
     names = ("q1", "v")
@@ -133,7 +93,7 @@ class SeparateCritic(ACERCritic):
         """Call `q1` for actions `[n, batch, T, act_dim]`; returns n tensors `[batch, T]`."""
         count = actions.shape[0]
         states = keras.tree.map_structure(lambda x: tf.repeat(x[None, :, :-1], count, axis=0), batch.observation)
-        flat = keras.tree.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), (states, actions))
+        flat = keras.tree.map_structure(flat_rows, (states, actions))
         values = over_steps(networks["q1"], list(cast(tuple[Any, Any], flat)), training=training, values=True)
         return cast(list[tf.Tensor], tf.unstack(tf.reshape(values, actions.shape[:-1])))
 
@@ -180,3 +140,16 @@ class Dueling(SeparateCritic):
         drawn = self._policy.transformed(self._policy.statistics(output), self._noise)
         advantages = [flat_values(networks["q1"]([observation, a])) for a in (action, *tf.unstack(drawn))]
         return flat_values(networks["v"](observation)) + advantages[0] - tf.add_n(advantages[1:]) / self._samples
+
+
+ACERCritic = ActionValues | SeparateCritic
+"""Values of actions and states from an agent's networks. All critics have the same methods, and `names`, the names of
+the networks that they use:
+
+- `estimate` computes values on windows, given the networks by name, the statistics of the policy in all states of the
+  windows, `[batch, T + 1, n]`, the key of the random numbers, int64 `[2]`, and whether networks are in training mode;
+- `loss` returns the sum of half the squared errors of the learned values, `[batch, T]`, for targets Q^ret and
+  importance weights of the actions taken, `[batch, T]` each;
+- `v` and `q` return the values of states and of actions, `[batch]`, deterministically; `output` is the output of the
+  policy network for these states.
+"""

@@ -6,16 +6,15 @@ action box, and both are in units of the action scale.
 The *parameters* `[..., m]` determine the distribution completely, and so does the *record* stored with a step.
 """
 
-import abc
 from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
 
 from tfdpg import losses
-from tfdpg.acting import CategoricalSampling, Exploration, GaussianSampling
+from tfdpg.acting import CategoricalSampling, GaussianSampling
 from tfdpg.arguments import reject
-from tfdpg.networks.mlp import OutputTransform, box_action, gaussian_output, probabilities
+from tfdpg.networks.mlp import box_action, gaussian_output, probabilities
 from tfdpg.networks.randomness import stateless_normal
 from tfdpg.networks.tensors import CriticEstimate, WindowActions
 from tfdpg.spec import Spec
@@ -24,90 +23,7 @@ LARGEST_LOG_RATIO = 30.0
 """Upper limit of the logarithm of an importance weight, which keeps the weight finite."""
 
 
-class PolicyDistribution(abc.ABC):
-    """The distribution that a policy samples actions from.
-
-    Attributes:
-        output: output transform of the built-in network.
-        exploration: samples actions, in NumPy.
-        dimensions: number d of action dimensions; Retrace's trace is the d-th root of the importance weight.
-        record_width: number of columns of a record.
-    """
-
-    output: OutputTransform
-    exploration: Exploration
-    dimensions: int
-    record_width: int
-
-    @abc.abstractmethod
-    def check(self, output: np.ndarray) -> None:
-        """Check the outputs of a custom `pi`, `[batch, units]`.
-
-        Raises:
-            ValueError: The outputs do not describe a distribution.
-        """
-
-    @abc.abstractmethod
-    def statistics(self, output: tf.Tensor) -> tf.Tensor:
-        """Return the statistics of a network's output `[..., units]`."""
-
-    @abc.abstractmethod
-    def parameters(self, statistics: tf.Tensor) -> tf.Tensor:
-        """Return the parameters of the distribution with these statistics."""
-
-    @abc.abstractmethod
-    def recorded(self, record: tf.Tensor) -> tf.Tensor:
-        """Return the parameters of the distribution with this record."""
-
-    @abc.abstractmethod
-    def distribution(self, parameters: tf.Tensor) -> Any:
-        """Return a TF-Probability distribution of batch shape `[...]` over the values that `events` returns."""
-
-    @abc.abstractmethod
-    def events(self, action: tf.Tensor) -> tf.Tensor:
-        """Convert actions `[..., act_dim]` to values of the distribution."""
-
-    @abc.abstractmethod
-    def trace(self, c: tf.Tensor) -> tf.Tensor:
-        """Convert the traces of Retrace, `[...]`, to those of the returns in the policy gradient."""
-
-    @abc.abstractmethod
-    def gradient(
-        self, statistics: tf.Tensor, window_actions: WindowActions, estimate: CriticEstimate, c: float
-    ) -> tf.Tensor:
-        """Return ACER's truncated policy gradient with bias correction, with respect to the statistics.
-
-        Args:
-            statistics: statistics of the policy.
-            window_actions: the actions taken, with their importance weights and returns.
-            estimate: the critic's values, also for other actions.
-            c: importance weights are truncated at this value.
-        """
-
-    @abc.abstractmethod
-    def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
-        """Return ∇ KL[average ‖ policy] with respect to `statistics`; `average` has those of the average policy."""
-
-    @abc.abstractmethod
-    def entropy_gradient(self, statistics: tf.Tensor) -> tf.Tensor:
-        """Return the gradient of the entropy with respect to the statistics."""
-
-    @abc.abstractmethod
-    def scores(self, output: Any) -> Any:
-        """The output of the evaluation policy (see `tfdpg.acting.greedy_actions`) for a network's output."""
-
-    @abc.abstractmethod
-    def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the parameters of the distribution for a network's output, in the environment's units."""
-
-    def ratio(self, parameters: tf.Tensor, behaviour: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
-        """Return importance weights ρ = f(a) / μ(a), `[...]`, of actions `[..., act_dim]`, without gradient."""
-        event = self.events(action)
-        log_ratio = self.distribution(parameters).log_prob(event) - self.distribution(behaviour).log_prob(event)
-        return tf.stop_gradient(tf.exp(tf.minimum(log_ratio, LARGEST_LOG_RATIO)))
-
-
-class CategoricalPolicy(PolicyDistribution):
+class CategoricalPolicy:
     """A categorical distribution over the actions of a Discrete space; the statistics are the probabilities."""
 
     dimensions = 1
@@ -183,7 +99,7 @@ class CategoricalPolicy(PolicyDistribution):
         return {"probs": output}
 
 
-class GaussianPolicy(PolicyDistribution):
+class GaussianPolicy:
     """A Gaussian with independent dimensions and its mean in the action box.
 
     Args:
@@ -257,7 +173,8 @@ class GaussianPolicy(PolicyDistribution):
         other = cast(tf.Tensor, estimate.other)
         loc, scale = tf.split(parameters, 2, axis=-1)
         here = window_actions.rho, self.events(window_actions.action), window_actions.target, window_actions.v
-        there = self.ratio(parameters, window_actions.behaviour, other), self.events(other), estimate.q_other
+        rho_other = importance_weights(self, parameters, window_actions.behaviour, other)
+        there = rho_other, self.events(other), estimate.q_other
         return self._on_statistics(*losses.acer_gradient_gaussian(loc, scale, *here, *there, c))
 
     def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
@@ -277,10 +194,45 @@ class GaussianPolicy(PolicyDistribution):
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return `loc` and `scale`, `[batch, act_dim]` each, in the environment's units."""
         _, scale = tf.split(self.parameters(self.statistics(output)), 2, axis=-1)
-        return {"loc": self._loc(output), "scale": scale * self._spec.action_scale}
-
-    def _loc(self, output: tf.Tensor) -> tf.Tensor:
-        return tf.split(output, 2, axis=-1)[0] if self._learns_scale else output
+        return {"loc": self.scores(output), "scale": scale * self._spec.action_scale}
 
     def _on_statistics(self, on_loc: tf.Tensor, on_scale: tf.Tensor) -> tf.Tensor:
         return tf.concat([on_loc, on_scale], axis=-1) if self._learns_scale else on_loc
+
+
+PolicyDistribution = CategoricalPolicy | GaussianPolicy
+"""The distribution that a policy samples actions from. Both have the same attributes and methods:
+
+- `output` is the output transform of the built-in network, and `exploration` samples actions, in NumPy;
+- `dimensions` is the number d of action dimensions; Retrace's trace is the d-th root of the importance weight;
+- `record_width` is the number of columns of a record;
+- `check` checks the outputs of a custom `pi`, `[batch, units]`, and raises `ValueError` if they do not describe a
+  distribution;
+- `statistics` converts a network's output `[..., units]` to statistics, `parameters` these to the parameters of the
+  distribution, and `recorded` a record to these;
+- `distribution` returns a TF-Probability distribution of batch shape `[...]`, over the values to which `events`
+  converts actions `[..., act_dim]`;
+- `trace` converts the traces of Retrace, `[...]`, to those of the returns in the policy gradient;
+- `gradient` returns ACER's truncated policy gradient with bias correction with respect to `statistics`, for the actions
+  taken, the critic's values (also for other actions), and c, at which importance weights are truncated;
+- `kl_gradient` returns the gradient of KL[average ‖ policy], and `entropy_gradient` that of the entropy, with respect
+  to the statistics of the policy;
+- `scores` and `describe` convert a network's output to that of the evaluation policy (see
+  `tfdpg.acting.greedy_actions`), and to the parameters of the distribution in the environment's units.
+"""
+
+
+def importance_weights(
+    policy: PolicyDistribution, parameters: tf.Tensor, behaviour: tf.Tensor, action: tf.Tensor
+) -> tf.Tensor:
+    """Return importance weights ρ = f(a) / μ(a), `[...]`, of actions `[..., act_dim]`, without gradient.
+
+    Args:
+        policy: the kind of both distributions.
+        parameters: parameters of f.
+        behaviour: parameters of μ.
+        action: a.
+    """
+    event = policy.events(action)
+    log_ratio = policy.distribution(parameters).log_prob(event) - policy.distribution(behaviour).log_prob(event)
+    return tf.stop_gradient(tf.exp(tf.minimum(log_ratio, LARGEST_LOG_RATIO)))

@@ -117,23 +117,16 @@ class CompiledActor:
 
     def __reduce__(self) -> Any:
         structure = self._pi.to_json()
-        model = structure, custom_classes(structure), self._pi.get_weights()
-        return _rebuilt, (*model, self._spec, self._device, self._recurrent_width)
+        options = {"spec": self._spec, "device": self._device, "recurrent_width": self._recurrent_width}
+        return _rebuilt, (structure, custom_classes(structure), self._pi.get_weights(), options)
 
 
-def _rebuilt(
-    structure: str,
-    classes: Mapping[str, Any],
-    weights: Sequence[np.ndarray],
-    spec: Spec,
-    device: str | None,
-    recurrent_width: int,
-) -> CompiledActor:
+def _rebuilt(structure: str, classes: Mapping[str, Any], weights: Sequence[np.ndarray], options: Any) -> CompiledActor:
     """Undo `CompiledActor.__reduce__`."""
     with keras.saving.custom_object_scope(classes):
         pi: Any = keras.models.model_from_json(structure)
     pi.set_weights(weights)
-    return CompiledActor(spec, pi, device, recurrent_width)
+    return CompiledActor(pi=pi, **options)
 
 
 def custom_classes(structure: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Build the networks of actor-critics that learn from transitions, and check custom networks."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,13 +11,6 @@ from tfdpg.networks.heads import HeadOptions, Value
 from tfdpg.networks.mlp import OutputTransform, mlp_actor, mlp_critic
 from tfdpg.networks.recurrent import RNNSpec, recurrent_actor, recurrent_critic
 from tfdpg.spec import Spec
-
-
-def hidden_layers_of(options: Any) -> dict[str, Any]:
-    """Return the options of the hidden layers as arguments of `make_torso`."""
-    torso = getattr(options, "torso", "mlp")
-    names = "hidden_units", "activation", "norm", "blocks"
-    return {"torso": torso} | {name: getattr(options, name) for name in names}
 
 
 def policy_network(
@@ -36,10 +30,8 @@ def policy_network(
     """
 
     def build(context: Any) -> keras.Model:
-        given: dict[str, Any] = _given(options, context)
-        if cells is None:
-            return mlp_actor(context.spec, **given, output=output)
-        return recurrent_actor(cells, context.spec, **given, output=output)
+        make = mlp_actor if cells is None else functools.partial(recurrent_actor, cells)
+        return make(context.spec, **_given(options, context), output=output)
 
     return build
 
@@ -62,17 +54,17 @@ def critic_network(
     """
 
     def build(context: Any) -> keras.Model:
-        given: dict[str, Any] = _given(options, context)
-        if cells is None:
-            return mlp_critic(context.spec, **given, name=name, head=head or Value)
-        return recurrent_critic(cells, context.spec, **given, name=name, head=head or Value)
+        make = mlp_critic if cells is None else functools.partial(recurrent_critic, cells)
+        return make(context.spec, **_given(options, context), name=name, head=head or Value)
 
     return build
 
 
 def _given(options: Any, context: Any) -> dict[str, Any]:
-    layers = hidden_layers_of(options) | {"l2": options.l2, "seed": context.seed}
-    return layers | {"encoder": context.encoder, "normalizer": context.normalizer}
+    """Return the arguments that the functions that build networks have in common."""
+    described = {name: getattr(options, name) for name in ("hidden_units", "activation", "norm", "blocks", "l2")}
+    of_context = {name: getattr(context, name) for name in ("seed", "encoder", "normalizer")}
+    return {"torso": getattr(options, "torso", "mlp"), **described, **of_context}
 
 
 def check_given(
@@ -98,11 +90,8 @@ def check_given(
         ValueError: A network has wrong shapes, shares weights with another one or cannot be saved and loaded; two
             critics have equal weights; or an option needs built-in networks.
     """
-    own = {name: network for name, network in given.items() if network is not None}
-    if options.encoder is not None and None not in given.values():
-        raise ValueError(f"`encoder` needs a built-in network. Received: {', '.join(own)}, encoder={options.encoder!r}")
-    check_encoder(options, list(own))
-    _check_options(spec, given, list(own), options)
+    own = custom_networks(given, options)
+    _check_options(spec, own, options)
     if "pi" in own:
         width = spec.act_dim if output is None else output.units
         check_width(spec, "pi", own["pi"], takes_action=False, width=width)
@@ -113,6 +102,19 @@ def check_given(
     check_separate(own)
     for name, network in own.items():  # the checks above have called, and so built, the networks
         check_loadable(name, network)
+
+
+def custom_networks(given: Mapping[str, keras.Model | None], options: Any) -> dict[str, keras.Model]:
+    """Return the custom networks, after checking the encoder that is given beside them.
+
+    Raises:
+        ValueError: as `check_encoder`, or there is no built-in network for the encoder.
+    """
+    own = {name: network for name, network in given.items() if network is not None}
+    if options.encoder is not None and len(own) == len(given):
+        raise ValueError(f"`encoder` needs a built-in network. Received: {', '.join(own)}, encoder={options.encoder!r}")
+    check_encoder(options, list(own))
+    return own
 
 
 def check_encoder(options: Any, own: Sequence[str] = ()) -> None:
@@ -134,11 +136,11 @@ def check_encoder(options: Any, own: Sequence[str] = ()) -> None:
         check_loadable("encoder", options.encoder)
 
 
-def _check_options(spec: Spec, given: Mapping[str, keras.Model | None], own: Sequence[str], options: Any) -> None:
+def _check_options(spec: Spec, own: Mapping[str, keras.Model], options: Any) -> None:
     """Raise `ValueError` for options that exclude each other or custom networks."""
     torso = getattr(options, "torso", "mlp")
     if options.recurrent is not None and (own or torso == "two_branch"):
-        received = [f"{name}={given[name]!r}" for name in sorted(own)] or [f"torso={torso!r}"]
+        received = [f"{name}={own[name]!r}" for name in sorted(own)] or [f"torso={torso!r}"]
         raise ValueError("`recurrent` needs built-in networks only, without branches. Received: " + ", ".join(received))
     if torso == "two_branch" and (options.encoder is not None or len(spec.leaves) < 2):
         raise ValueError(

@@ -91,7 +91,7 @@ class Critics:
             return tf.gather(tf.stack([_flat(ask(network)) for network in networks]), self.indices)
         same = zip(*[network.variables for network in networks], strict=True)
         drawn = [tf.unstack(tf.gather(tf.stack([one.value for one in each]), self.indices)) for each in same]
-        return tf.stack([_flat(ask(_WithWeights(networks[0], weights))) for weights in zip(*drawn, strict=True)])
+        return tf.stack([_flat(ask(_with_weights(networks[0], weights))) for weights in zip(*drawn, strict=True)])
 
 
 def _kind(network: Any) -> list[Any]:
@@ -103,16 +103,14 @@ def _kind(network: Any) -> list[Any]:
     return [type(network), config, [tuple(variable.shape) for variable in network.variables]]
 
 
-class _WithWeights:
-    """A network that computes with other weights."""
+def _with_weights(network: keras.Model, weights: Sequence[tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Return a function that computes what a network computes with other weights."""
 
-    def __init__(self, network: keras.Model, weights: Sequence[tf.Tensor]):
-        self._network = network
-        self._weights = weights
+    def call(inputs: Any, training: bool = False) -> tf.Tensor:
+        with keras.StatelessScope(list(zip(network.variables, weights, strict=True))):
+            return network(inputs, training=training)
 
-    def __call__(self, inputs: Any, training: bool = False) -> tf.Tensor:
-        with keras.StatelessScope(list(zip(self._network.variables, self._weights, strict=True))):
-            return self._network(inputs, training=training)
+    return call
 
 
 def per_critic(function: Callable[[tf.Tensor], tf.Tensor], outputs: tf.Tensor) -> tf.Tensor:

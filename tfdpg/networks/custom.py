@@ -33,8 +33,7 @@ def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] 
         if head is None:
             check_width(spec, name, q, takes_action=True, width=None)
             continue
-        observation, action = _zeros(spec)
-        _output_shape(name, q, [observation, action])
+        _output_shape(spec, name, q, takes_action=True)
         if not isinstance(head_of(q), head):
             layer = f"tfdpg.networks.{head.__name__}"
             raise ValueError(f"`{name}` must end in a {layer} layer. Received: {q.layers[-1]}")
@@ -44,11 +43,10 @@ def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] 
             raise ValueError(f"`{first}` and `{second}` must end in layers with the same settings.")
         weights1 = q1.get_weights()
         weights2 = q2.get_weights()
-        shapes1, shapes2 = ([w.shape for w in weights] for weights in (weights1, weights2))
-        if shapes1 == shapes2 and all(np.array_equal(a, b) for a, b in zip(weights1, weights2, strict=True)):
+        if len(weights1) == len(weights2) and all(map(np.array_equal, weights1, weights2)):
             raise ValueError(
                 f"`{first}` and `{second}` must start from different weights, or their minimum has no effect. "
-                f"Received: equal weights of shapes {shapes1} and {shapes2}"
+                f"Received: equal weights of shapes {[weight.shape for weight in weights1]}"
             )
 
 
@@ -65,8 +63,7 @@ def check_width(spec: Spec, name: str, network: keras.Model, takes_action: bool,
     Raises:
         ValueError: The network cannot be called, or returns another shape.
     """
-    observation, action = _zeros(spec)
-    shape = _output_shape(name, network, [observation, action] if takes_action else observation)
+    shape = _output_shape(spec, name, network, takes_action)
     if shape not in ({(_BATCH,), (_BATCH, 1)} if width is None else {(_BATCH, width)}):
         wanted = "(batch,) or (batch, 1)" if width is None else f"(batch, {width})"
         raise ValueError(f"`{name}` must return shape {wanted}. Received: {_with_batch(shape)}")
@@ -192,9 +189,11 @@ def _zeros(spec: Spec) -> tuple[object, tf.Tensor]:
     return network_inputs(spec, leaves), tf.zeros((_BATCH, spec.act_dim))
 
 
-def _output_shape(name: str, network: keras.Model, inputs: object) -> tuple[int, ...]:
+def _output_shape(spec: Spec, name: str, network: keras.Model, takes_action: bool) -> tuple[int, ...]:
     if not isinstance(network, keras.Model):
         raise reject(name, "a keras.Model", network)
+    observation, action = _zeros(spec)
+    inputs = [observation, action] if takes_action else observation
     shapes = keras.tree.map_structure(lambda x: _with_batch(x.shape), inputs)
     if unused := unused_keys(network, inputs):
         accept_unused_keys(network)

@@ -187,10 +187,6 @@ class Mixture(Head):
         """Return the cross-entropy, estimated from the samples of the target."""
         return losses.mixture_td_loss(self.distribution(output_tm1), target)
 
-    def measure(self, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return no metrics."""
-        return {}
-
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return `weights`, `means` and `stddevs` of the components."""
         logits, means, stddevs = self._parameters(output)

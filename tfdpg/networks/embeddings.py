@@ -102,12 +102,11 @@ def embedding_critic(
     action = action_input(context.spec)
     zsa, zs = (keras.Input((width,), name=name) for name in ("zsa", "zs"))
     x = keras.layers.Concatenate()([_features(context, observation), scaled_action(context.spec, action)])
-    if norm != "batch":
-        x = _normalized_linear(x, units, context.seed)
-    x = keras.layers.Concatenate()([x, zsa, zs])
     if norm == "batch":
+        x = keras.layers.Concatenate()([x, zsa, zs])
         x = hidden_layers(x, normalized(units, activation, norm, 0), context.seed)
     else:
+        x = keras.layers.Concatenate()([_normalized_linear(x, units, context.seed), zsa, zs])
         x = _hidden(x, units, activation, context.seed, norm)
     kernel = _initializers(context.seed, len(units), units[-1])["kernel_initializer"]
     value = Value(kernel_initializer=kernel, l2=0.0, dtype="float32")(x)  # its bias starts from 0

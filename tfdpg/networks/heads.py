@@ -85,13 +85,13 @@ class Head(keras.layers.Layer, abc.ABC):
             target: the result of `target`.
         """
 
-    @abc.abstractmethod
     def measure(self, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return additional metrics of an update, `[batch]` each, by the names in `metrics_of_update`.
+        """Return additional metrics of an update, `[batch]` each, by the names in `metrics_of_update`; none by default.
 
         Args:
             target: the result of `target`.
         """
+        return {}
 
     @abc.abstractmethod
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -156,10 +156,6 @@ class Value(Head):
     def td_loss(self, output_tm1: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """Return the squared error."""
         return losses.td_loss(output_tm1, target)
-
-    def measure(self, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return no metrics."""
-        return {}
 
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return one atom with probability 1."""

@@ -117,12 +117,8 @@ def mlp_actor(
 
 def actor_torso(spec: Spec, layers: Torso, x: Any, *, seed: int, l2: float, output: OutputTransform | None) -> Any:
     """Apply the hidden layers and the output of `mlp_actor` to features or to the output of recurrent cells."""
-    depths = list(enumerate(layers.pi))
-    if layers.has_branches:
-        x = _branches(spec, x, layers.pi[0], seed, l2)
-        depths = depths[1:]
-    for depth, layer in depths:
-        x = _layer(x, layer, seed, depth, l2)
+    for depth, layer in enumerate(layers.pi):
+        x = _layer_or_branches(spec, layers, x, layer, seed, depth, l2)
     kernel = initializer(seed, len(layers.pi), layers.output_scale)
     return actor_output(output or box_action(spec), x, kernel_initializer=kernel, kernel_regularizer=_regularizer(l2))
 
@@ -182,15 +178,11 @@ def critic_torso(
 ) -> Any:
     """Apply the hidden layers and the head of `mlp_critic` to an action and features, or recurrent cells' output."""
     scaled = scaled_action(spec, action)
-    depths = list(enumerate(layers.q))
-    if layers.has_branches:
-        x = _branches(spec, x, layers.q[0], seed, l2)
-        depths = depths[1:]
     action_layer = max(layers.action_layer, int(layers.has_branches))
-    for depth, layer in depths:
+    for depth, layer in enumerate(layers.q):
         if depth == action_layer:
             x = keras.layers.Concatenate()([x, scaled])
-        x = _layer(x, layer, seed, depth, l2)
+        x = _layer_or_branches(spec, layers, x, layer, seed, depth, l2)
     if action_layer >= len(layers.q):
         x = keras.layers.Concatenate()([x, scaled])
     return head(kernel_initializer=initializer(seed, len(layers.q)), l2=l2, dtype="float32")(x)
@@ -222,11 +214,13 @@ def hidden_layers(x: Any, layers: Sequence[Layer], seed: int) -> Any:
     return x
 
 
-def _branches(spec: Spec, features: keras.KerasTensor, layer: Layer, seed: int, l2: float) -> keras.KerasTensor:
-    """Apply a separate layer to each part of an observation, and concatenate the outputs."""
+def _layer_or_branches(spec: Spec, torso: Torso, x: Any, layer: Layer, seed: int, depth: int, l2: float) -> Any:
+    """Apply a layer; the first one of branches separately to each part of an observation, whose outputs are joined."""
+    if depth > 0 or not torso.has_branches:
+        return _layer(x, layer, seed, depth, l2)
     branch_seeds = seeds(Purpose.BRANCHES, seed, count=len(spec.leaves))
     parts = [
-        _layer(features[:, columns], layer, branch_seed, 0, l2)
+        _layer(x[:, columns], layer, branch_seed, 0, l2)
         for columns, branch_seed in zip(feature_columns(spec), branch_seeds, strict=True)
     ]
     return keras.layers.Concatenate()(parts)

@@ -14,6 +14,9 @@ from tfdpg.networks.rnn import RNNStack, cell_name, make_cells, output_width, pa
 from tfdpg.networks.tensors import over_steps
 from tfdpg.spec import Spec
 
+PARTS = "encoder", "previous_scaling", "rnn", "torso"
+"""The parts of a recurrent network."""
+
 
 @keras.saving.register_keras_serializable("tfdpg")
 class Recurrent(keras.Model):
@@ -79,17 +82,13 @@ class Recurrent(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         """Return the parts of the network, serialized."""
-        parts = {name: getattr(self, name) for name in ("encoder", "previous_scaling", "rnn", "torso")}
-        return {"name": self.name} | {name: keras.saving.serialize_keras_object(part) for name, part in parts.items()}
+        parts = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in PARTS}
+        return {"name": self.name} | parts
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Recurrent":
         """Build a network from the result of `get_config`."""
-        parts = {
-            name: keras.saving.deserialize_keras_object(config.pop(name))
-            for name in ("encoder", "previous_scaling", "rnn", "torso")
-        }
-        return cls(**parts, **config)
+        return cls(**config | {name: keras.saving.deserialize_keras_object(config[name]) for name in PARTS})
 
 
 class RNNSpec(NamedTuple):
@@ -125,19 +124,15 @@ def recurrent_actor(
     rnn_spec: RNNSpec,
     spec: Spec,
     *,
-    torso: str,
-    hidden_units: Sequence[int],
-    activation: str,
-    norm: str | None = None,
-    blocks: int = 0,
     encoder: keras.Model | None,
     normalizer: Normalizer | None,
     l2: float,
     seed: int,
     output: OutputTransform | None,
+    **hidden: Any,
 ) -> Recurrent:
     """Build a recurrent policy; see `mlp_actor` for the arguments."""
-    layers = make_torso(torso, hidden_units, activation, norm, blocks)
+    layers = make_torso(**hidden)
     x = keras.Input((rnn_spec.cell_kinds[-1][1],), name="remembered")
     torso_model = keras.Model(x, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output), name="torso")
     return _recurrent_network(rnn_spec, spec, features(spec, encoder, normalizer), torso_model, seed, "pi")
@@ -147,23 +142,19 @@ def recurrent_critic(
     rnn_spec: RNNSpec,
     spec: Spec,
     *,
-    torso: str,
-    hidden_units: Sequence[int],
-    activation: str,
-    norm: str | None = None,
-    blocks: int = 0,
     encoder: keras.Model | None,
     normalizer: Normalizer | None,
     l2: float,
     seed: int,
     name: str,
     head: Callable[..., Head],
+    **hidden: Any,
 ) -> Recurrent:
     """Build a recurrent critic; see `mlp_critic` for the arguments.
 
     The action enters after the recurrent cells, so that only executed actions are part of the history.
     """
-    layers = make_torso(torso, hidden_units, activation, norm, blocks)
+    layers = make_torso(**hidden)
     x = keras.Input((rnn_spec.cell_kinds[-1][1],), name="remembered")
     action = action_input(spec)
     output = critic_torso(spec, layers, x, action, seed=seed, l2=l2, head=head)

@@ -58,7 +58,8 @@ class BatchRenormalization(keras.layers.Layer):
     def call(self, x: Any, training: bool = False) -> Any:
         """Return the normalised features, `[batch, n]`."""
         if not (training and self.trainable):
-            return (x - self.mean.value) * self._scale() + self.beta.value
+            scale = self.gamma.value * tf.math.rsqrt(self.variance.value + self.epsilon)
+            return (x - self.mean.value) * scale + self.beta.value
         mean, variance = tf.nn.moments(x, axes=[0])
         running = tf.sqrt(self.variance.value + self.epsilon)
         r = tf.sqrt(variance + self.epsilon) / running
@@ -73,9 +74,6 @@ class BatchRenormalization(keras.layers.Layer):
         self.updates.assign(self.updates + 1)
         scale = self.gamma.value * r * tf.math.rsqrt(variance + self.epsilon)
         return (x - mean) * scale + (self.gamma.value * d + self.beta.value)
-
-    def _scale(self) -> Any:
-        return self.gamma.value * tf.math.rsqrt(self.variance.value + self.epsilon)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""

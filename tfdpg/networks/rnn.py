@@ -21,7 +21,8 @@ class RNNStack(keras.layers.Layer):
         kwargs.setdefault("dtype", "float32")
         super().__init__(**kwargs)
         self.cells = list(cells)
-        self.layers = [None if cell_name(cell) else _keras_loop(cell) for cell in self.cells]
+        loop = {"return_sequences": True, "return_state": True, "dtype": "float32"}
+        self.layers = [None if cell_name(cell) else keras.layers.RNN(cell, **loop) for cell in self.cells]
         self.widths = [state_widths(cell) for cell in self.cells]
         self.state_width = sum(map(sum, self.widths))
 
@@ -270,7 +271,3 @@ def part_names(cells: Sequence[keras.layers.Layer]) -> tuple[tuple[str, int], ..
             letter = "hc"[part] if part < 2 else f"s{part}"
             names.append((letter if len(cells) == 1 else f"{letter}_{depth}", width))
     return tuple(names)
-
-
-def _keras_loop(cell: keras.layers.Layer) -> keras.layers.Layer:
-    return keras.layers.RNN(cell, return_sequences=True, return_state=True, dtype="float32")

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdpg.acting import RecurrentSpec
 from tfdpg.networks.critics import Critics, ask_both
-from tfdpg.networks.tensors import TransitionBatch, checked, noisy, unpack_observation
+from tfdpg.networks.tensors import TransitionBatch, checked, flat_rows, noisy, unpack_rows
 from tfdpg.replay import SequenceLayout
 from tfdpg.spec import Spec
 
@@ -64,7 +64,7 @@ class SequenceBatch(NamedTuple):
         if first:
             _, state = network.unroll(*self._part(slice(first)), state)
         remembered, _ = network.unroll(*self._part(slice(first, first + self.steps)), tf.stop_gradient(state), training)
-        return network.apply_torso(_flat(remembered), action, training)
+        return network.apply_torso(flat_rows(remembered), action, training)
 
     def ask_next(self, network: Any, action: tf.Tensor | None = None) -> tf.Tensor:
         """Call a network for the rows from which the steps bootstrap, after all rows before them.
@@ -79,7 +79,7 @@ class SequenceBatch(NamedTuple):
         if isinstance(network, Critics):
             return network.stack(lambda q: self.ask_next(q, action))
         remembered, _ = network.unroll(*self._part(slice(None)), self._initial_state(network, action))
-        return network.apply_torso(_flat(self._bootstrap_rows(remembered)), action)
+        return network.apply_torso(flat_rows(self._bootstrap_rows(remembered)), action)
 
     def ask_both(
         self, network: Any, action: tf.Tensor, next_network: Any, next_action: tf.Tensor
@@ -113,7 +113,7 @@ class SequenceBatch(NamedTuple):
         following = tf.concat([steps[:, 1:], steps[:, -1:]], axis=1)
         acted = tf.reshape(self.acted, [-1, self.steps])
         continues = tf.concat([acted[:, 1:], acted[:, -1:]], axis=1)
-        return _flat(tf.where(tf.expand_dims(continues, -1) > 0, following, steps))
+        return flat_rows(tf.where(tf.expand_dims(continues, -1) > 0, following, steps))
 
     def with_noise(self, stddev: float, key: tf.Tensor) -> "SequenceBatch":
         """Return the minibatch with Gaussian noise in the observations of all rows; see `TransitionBatch.with_noise`.
@@ -181,28 +181,20 @@ def unpack_sequences(
     real: Any
     layout = SequenceLayout.of(spec, recurrent_spec.previous_width)
     real = packed[0]
-    groups = {"float32": real[..., layout.observation], "uint8": packed[-1]}
-    flat = unpack_observation(spec, tuple(_flat(groups[group]) for group in spec.groups))
-    observation = keras.tree.map_structure(lambda x: tf.reshape(x, [*real.shape[:2], *x.shape[1:]]), flat)
     state = packed[1] if recurrent_spec.stored_width else tf.zeros([real.shape[0], recurrent_spec.state_width])
     learnt = real[:, burn_in : burn_in + length]
     bootstrap_offset = learnt[..., layout.bootstrap_index] - tf.range(burn_in, burn_in + length, dtype=tf.float32)
-    reward, discount, weight = (_flat(learnt[..., i]) for i in (layout.reward, layout.discount, layout.weight))
+    reward, discount, weight = (flat_rows(learnt[..., i]) for i in (layout.reward, layout.discount, layout.weight))
     return SequenceBatch(
-        observation,
+        unpack_rows(spec, real[..., layout.observation], packed[-1]),
         real[..., layout.previous],
         real[..., layout.valid] > 0,
         state,
         bootstrap_offset,
         burn_in,
-        _flat(learnt[..., layout.action]),
+        flat_rows(learnt[..., layout.action]),
         reward,
         discount,
         weight,
-        _flat(tf.cast(bootstrap_offset > 0, tf.float32)),
+        flat_rows(tf.cast(bootstrap_offset > 0, tf.float32)),
     )
-
-
-def _flat(x: Any) -> tf.Tensor:
-    """Reshape `[batch, steps, ...]` to `[batch · steps, ...]`."""
-    return tf.reshape(x, [-1, *x.shape[2:]])

@@ -247,18 +247,30 @@ def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> TransitionB
     )
 
 
+def unpack_rows(spec: Spec, real: tf.Tensor, images: tf.Tensor) -> Any:
+    """Unpack the observations of windows or sequences.
+
+    Args:
+        spec: the spaces of the environment.
+        real: the float32 columns, `[batch, rows, ...]`; also where there are none.
+        images: the uint8 columns, `[batch, rows, ...]`; ignored where there are none.
+    """
+    groups = {"float32": real, "uint8": images}
+    flat = unpack_observation(spec, tuple(flat_rows(groups[group]) for group in spec.groups))
+    return keras.tree.map_structure(lambda x: tf.reshape(x, [*real.shape[:2], *x.shape[1:]]), flat)
+
+
+def flat_rows(x: Any) -> tf.Tensor:
+    """Reshape `[batch, rows, ...]` to `[batch · rows, ...]`."""
+    return tf.reshape(x, [-1, *x.shape[2:]])
+
+
 def unpack_windows(spec: Spec, packed: tuple[tf.Tensor, ...], record_width: int) -> WindowBatch:
     """Unpack one minibatch of windows (see `tfdpg.replay.gather_windows`)."""
     real: Any
     layout = WindowLayout.of(spec, spec.act_dim + record_width)
     real = packed[0]
-    flat = {"float32": real[..., layout.observation], "uint8": packed[-1]}
-    parts = tuple(tf.reshape(flat[group], [-1, flat[group].shape[-1]]) for group in spec.groups)
-
-    def by_window(x: tf.Tensor) -> tf.Tensor:
-        return tf.reshape(x, [*real.shape[:2], *x.shape[1:]])
-
-    observation = keras.tree.map_structure(by_window, unpack_observation(spec, parts))
+    observation = unpack_rows(spec, real[..., layout.observation], packed[-1])
     action, record = tf.split(real[:, :-1, layout.step], [spec.act_dim, record_width], axis=-1)
     numbers = (real[:, :-1, column] for column in (layout.reward, layout.discount, layout.acted))
     return WindowBatch(observation, action, record, *numbers)
@@ -272,8 +284,7 @@ def over_steps(network: keras.Model, inputs: Any, training: bool = False, values
     """
     first = keras.tree.flatten(inputs)[0]
     leading = [tf.shape(first)[i] if size is None else size for i, size in enumerate(first.shape[:2])]
-    flat = keras.tree.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), inputs)
-    output = network(flat, training=training)
+    output = network(keras.tree.map_structure(flat_rows, inputs), training=training)
     output = flat_values(output) if values else output
     return tf.reshape(output, [*leading, *output.shape[1:]])
 

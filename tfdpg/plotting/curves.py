@@ -281,12 +281,10 @@ def check_pooled(curves: Mapping[str, Sequence[LearningCurve]]) -> None:
     counts = {label: Counter(run.settings["env"] for run in runs) for label, runs in curves.items()}
     first, *others = counts.values()
     if len(set(first.values())) > 1 or any(count != first for count in others):
-        found = []
-        for label, count in counts.items():
-            found.append(f"{label}: {', '.join(f'{count[env]} of {env}' for env in sorted(count))}")
+        texts = {label: ", ".join(f"{count[env]} of {env}" for env in sorted(count)) for label, count in counts.items()}
         raise ValueError(
             "`--aggregate` needs the same environments in every curve, with equally many runs of each; --select and "
-            f"--exclude choose among them. Received: {'; '.join(found)}"
+            f"--exclude choose among them. Received: {'; '.join(f'{label}: {text}' for label, text in texts.items())}"
         )
 
 
@@ -299,8 +297,7 @@ def interpolate(runs: Sequence[LearningCurve]) -> tuple[np.ndarray, np.ndarray]:
     first = max(run.x[0] for run in runs)
     last = min(run.x[-1] for run in runs)
     if first > last:
-        names = ", ".join(str(run.path) for run in runs)
-        raise ValueError(f"The runs {names} have no part of the x axis in common.")
+        raise ValueError(f"The runs {', '.join(str(run.path) for run in runs)} have no part of the x axis in common.")
     x = np.unique(np.concatenate([run.x for run in runs]))
     x = x[(first <= x) & (x <= last)]
     return x, np.stack([np.interp(x, run.x, run.y) for run in runs])

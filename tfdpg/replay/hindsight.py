@@ -12,6 +12,7 @@ import numpy as np
 
 from tfdpg.arguments import shown
 from tfdpg.replay.buffer import NONE, ReplayBuffer
+from tfdpg.replay.sequences import previous_rows
 from tfdpg.replay.uniform import random_words
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
@@ -37,14 +38,14 @@ class GoalFunctions:
 
     def __init__(self, env: Any):
         single = _single_environment(env)
-        self._compute_reward = _function(single, "compute_reward")
-        if self._compute_reward is None:
+        names = "compute_reward", "compute_terminated", "compute_truncated"
+        found = {name: single.get_wrapper_attr(name) for name in names if single.has_wrapper_attr(name)}
+        self._functions = {name: function for name, function in found.items() if function is not None}
+        if "compute_reward" not in self._functions:
             raise ValueError(
                 "`her` needs an environment with compute_reward(achieved_goal, desired_goal, info), as those of "
                 f"gymnasium-robotics have. Received: {env}"
             )
-        self._compute_terminated = _function(single, "compute_terminated")
-        self._compute_truncated = _function(single, "compute_truncated")
         observation_space: Any = single.observation_space
         space = observation_space[ACHIEVED]
         self._shape = tuple(space.shape or ())
@@ -53,58 +54,44 @@ class GoalFunctions:
 
     def reward(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         """Return the rewards for goals `[n, width]`, float32 `[n]`."""
-        return self._apply("compute_reward", self._compute_reward, achieved, desired).astype(np.float32)
+        return self._apply("compute_reward", achieved, desired).astype(np.float32)
 
-    def terminated(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray | None:
-        """Return whether the goals end the episode as terminated, bool `[n]`; None if the environment does not say."""
-        if self._compute_terminated is None:
-            return None
-        return self._apply("compute_terminated", self._compute_terminated, achieved, desired).astype(bool)
+    def ends(self, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray | None:
+        """Return whether the goals end the episode, bool `[n]`; None if the environment does not say.
 
-    def truncated(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray | None:
-        """Return whether the goals truncate the episode, bool `[n]`; None if the environment does not say."""
-        if self._compute_truncated is None:
-            return None
-        return self._apply("compute_truncated", self._compute_truncated, achieved, desired).astype(bool)
+        Args:
+            name: the function that says so, "compute_terminated" or "compute_truncated".
+            achieved: the achieved goals, `[n, width]`.
+            desired: the desired goals, `[n, width]`.
+        """
+        return self._apply(name, achieved, desired).astype(bool) if name in self._functions else None
 
-    def _apply(self, name: str, function: Callable[..., Any], achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+    def _apply(self, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         goals = [part.reshape(len(part), *self._shape).astype(self._dtype) for part in (achieved, desired)]
-        if self._accepts_arrays.get(name, True) and len(achieved) > 1:
-            result = self._for_arrays(name, function, *goals)
-            if result is not None:
-                return result
-        return self._for_rows(name, function, *goals)
+        is_array_tried = self._accepts_arrays.get(name, True) and len(achieved) > 1
+        result = self._for_arrays(name, *goals) if is_array_tried else None
+        return self._for_rows(name, *goals) if result is None else result
 
-    def _for_arrays(
-        self, name: str, function: Callable[..., Any], achieved: np.ndarray, desired: np.ndarray
-    ) -> np.ndarray | None:
+    def _for_arrays(self, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray | None:
         """Return the result for arrays; None if the function does not accept them."""
         try:
-            result = np.asarray(function(achieved, desired, {}))
+            result = np.asarray(self._functions[name](achieved, desired, {}))
         except Exception:  # the call for single rows raises the error of a function that does not work at all
-            result = None
-        if result is None or result.shape != (len(achieved),):
-            self._accepts_arrays[name] = False
-            return None
-        is_right = True
-        if name not in self._accepts_arrays:
-            rows = self._for_rows(name, function, achieved[:COMPARED_ROWS], desired[:COMPARED_ROWS])
+            result = np.empty(0)
+        is_right = result.shape == (len(achieved),)
+        if is_right and name not in self._accepts_arrays:
+            rows = self._for_rows(name, achieved[:COMPARED_ROWS], desired[:COMPARED_ROWS])
             is_right = np.allclose(result[:COMPARED_ROWS].astype(np.float64), rows, 1e-5, 1e-6)
         self._accepts_arrays[name] = is_right
         return result if is_right else None
 
-    def _for_rows(self, name: str, function: Callable[..., Any], *goals: np.ndarray) -> np.ndarray:
-        values = [np.asarray(function(*row, {})) for row in zip(*goals, strict=True)]
+    def _for_rows(self, name: str, *goals: np.ndarray) -> np.ndarray:
+        values = [np.asarray(self._functions[name](*row, {})) for row in zip(*goals, strict=True)]
         if any(value.size != 1 or value.dtype.kind not in "biuf" for value in values):
             raise ValueError(
                 f"`{name}` of the environment must return a number for one goal. Received: {shown(values[0])}"
             )
         return np.array([value.item() for value in values], np.float64)
-
-
-def _function(env: gym.Env, name: str) -> Any:
-    """Return a method of an environment or of its outermost wrapper that has it; None if there is none."""
-    return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
 
 
 def _single_environment(env: Any) -> gym.Env:
@@ -153,13 +140,12 @@ class Relabelled:
         terminated = buffer.terminated[slots]
         ended = terminated.copy()
         index = self._index
-        if len(index):
-            achieved = buffer.rows[buffer.successor[slots[index]], self._achieved]
-            reward[index] = self._functions.reward(achieved, self._goal)
-            if (given := self._functions.terminated(achieved, self._goal)) is not None:
-                terminated[index] = ended[index] = given
-            if (truncated := self._functions.truncated(achieved, self._goal)) is not None:
-                ended[index] |= truncated
+        achieved = buffer.rows[buffer.successor[slots[index]], self._achieved]
+        reward[index] = self._functions.reward(achieved, self._goal)
+        if (given := self._functions.ends("compute_terminated", achieved, self._goal)) is not None:
+            terminated[index] = ended[index] = given
+        if (truncated := self._functions.ends("compute_truncated", achieved, self._goal)) is not None:
+            ended[index] |= truncated
         return reward, terminated, ended
 
     def write_goals(self, observations: np.ndarray) -> None:
@@ -297,7 +283,7 @@ class EpisodeIndex:
         is_cut = first < buffer.oldest
         if is_cut.any():  # the first row was overwritten, so its slot belongs to another episode
             cut = slots[is_cut]
-            first[is_cut] = self.numbers(_follow(self._held_predecessor, cut))
+            first[is_cut] = self.numbers(_follow(lambda rows: previous_rows(buffer, rows), cut))
             last[is_cut] = self.numbers(_follow(lambda rows: buffer.successor[rows], cut))
         return first, last
 
@@ -312,7 +298,7 @@ class EpisodeIndex:
         start = max(self._synced, buffer.oldest)
         numbers = np.arange(start, buffer.added)
         slots = numbers % size
-        before = self._held_predecessor(slots)
+        before = previous_rows(buffer, slots)
         has_predecessor = before != NONE
         root = np.where(has_predecessor, numbers - (slots - before) % size, numbers)
         while True:  # each round doubles the distance to the row that `root` names
@@ -326,13 +312,6 @@ class EpisodeIndex:
         is_held = first >= buffer.oldest  # otherwise another episode may begin in the slot of the first row
         self._last[first[is_held] % size] = numbers[is_held]  # the last row of an episode is assigned last
         self._synced = buffer.added
-
-    def _held_predecessor(self, slots: np.ndarray) -> np.ndarray:
-        """Return the slots of the rows before rows; -1 if there is none, or if it was overwritten."""
-        buffer = self._buffer
-        before: Any = buffer.predecessor
-        before = before[slots]
-        return np.where((before != NONE) & (buffer.successor[before] == slots), before, NONE)
 
 
 def _follow(link: Callable[[np.ndarray], np.ndarray], slots: np.ndarray) -> np.ndarray:

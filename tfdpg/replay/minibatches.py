@@ -8,9 +8,10 @@ import numpy as np
 
 from tfdpg.replay.buffer import ReplayBuffer
 from tfdpg.replay.hindsight import Hindsight, Relabelled
-from tfdpg.replay.samplers import Sampler, make_sampler
+from tfdpg.replay.samplers import make_sampler
 from tfdpg.replay.sequences import RecurrentInputs, gather_sequences, priority
 from tfdpg.replay.transitions import gather_transitions
+from tfdpg.replay.uniform import Sampler
 from tfdpg.replay.windows import WindowSampler, gather_windows
 from tfdpg.spec import Packed
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from tfdpg.arguments import positive_int, real
 from tfdpg.replay.buffer import EMPTY_REPLAY, NONE, ReplayBuffer
-from tfdpg.replay.uniform import UniformSampler, random_words
-from tfdpg.replay.windows import WindowSampler
+from tfdpg.replay.uniform import Sampler, UniformSampler, random_words
 
 BLOCK = 32
 """Number of priorities in a block of the sum tree; a sample copies one block."""
@@ -25,7 +24,7 @@ def lap_priority(errors: np.ndarray, alpha: float) -> np.ndarray:
     return np.maximum(np.abs(errors), 1) ** alpha
 
 
-class EpochSampler:
+class EpochSampler(Sampler):
     """Sample without replacement: minibatches are taken from a random order of all rows, one pass after the other.
 
     Args:
@@ -37,12 +36,8 @@ class EpochSampler:
             limit.
     """
 
-    uses_td_errors: bool = False
-
     def __init__(self, buffer: ReplayBuffer, seed: int, batch_size: int, *, epochs: int, max_minibatches: int | None):
-        self.buffer = buffer
-        self._seed = seed
-        self._batch_size = batch_size
+        super().__init__(buffer, seed, batch_size)
         self._epochs = positive_int("epochs_per_round", epochs)
         self._limit = np.inf
         if max_minibatches is not None:
@@ -73,9 +68,6 @@ class EpochSampler:
             self._remaining = self._remaining[1:]
         return sampled, None
 
-    def update_priorities(self, slots: np.ndarray, errors: np.ndarray) -> None:
-        """Ignore TD errors."""
-
     def state(self) -> dict[str, np.ndarray]:
         """Return the remaining minibatches of the pass."""
         return {"rest_of_pass": self._remaining, "rest_of_size": np.array(self.buffer.replay_size)}
@@ -100,7 +92,7 @@ class EpochSampler:
         return order[: count * self._batch_size].reshape(count, self._batch_size)
 
 
-class PrioritizedSampler:
+class PrioritizedSampler(Sampler):
     """Prioritized sampling with probability P(i) = p_i / Σ p, where p_i = (|TD error| + ε)^α.
 
     New rows get the largest priority so far. Samples are stratified within each minibatch. The weight of a row in the
@@ -118,7 +110,7 @@ class PrioritizedSampler:
         seed: seed of the agent.
         batch_size: rows in a minibatch.
         alpha: exponent of priorities, in [0, 1]; 0 samples uniformly.
-        beta: initial exponent of the correction of the bias, in [0, 1].
+        beta: initial exponent of the correction of the bias, in [0, 1]; 0 does not correct it.
         beta_steps: updates until β is 1; None for a constant β.
         normalize_weights: whether to divide by the largest weight of a minibatch.
         priority: computes the priorities p from TD errors `[n]` and `alpha`. A function of a module, so that it can be
@@ -138,17 +130,15 @@ class PrioritizedSampler:
         batch_size: int,
         *,
         alpha: float,
-        beta: float,
-        beta_steps: int | None,
+        beta: float = 0.0,
+        beta_steps: int | None = None,
         normalize_weights: bool = True,
         priority: Callable[[np.ndarray, float], np.ndarray] = proportional_priority,
         max_priority_period: int | None = None,
     ):
-        self.buffer = buffer
+        super().__init__(buffer, seed, batch_size)
         self._priority = priority
         self._max_priority_period = max_priority_period
-        self._seed = seed
-        self._batch_size = batch_size
         self._alpha = real("alpha", alpha, 0, 1)
         self._beta = real("beta", beta, 0, 1)
         self._beta_steps = None if beta_steps is None else positive_int("beta_steps", beta_steps)
@@ -165,10 +155,6 @@ class PrioritizedSampler:
         self._seen = 0
         self._successor = self.buffer.successor
         self._pending = np.empty(0, np.int64)
-
-    def updates_due(self, credit: int) -> int:
-        """Return the number of updates of an update phase, which is that of the schedule."""
-        return credit
 
     def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, np.ndarray]:
         """Sample minibatches for the updates `update`, `update` + 1, ...
@@ -262,16 +248,6 @@ class PrioritizedSampler:
         return blocks * BLOCK + np.count_nonzero(inner <= rest, axis=0)
 
 
-Sampler = UniformSampler | EpochSampler | PrioritizedSampler | WindowSampler
-"""Selects rows of a replay buffer for minibatches. All samplers have the same methods:
-
-- `updates_due` returns the number of updates of an update phase, given that of the schedule;
-- `sample` selects the slots for some updates, with weights in the critic's loss (None for 1);
-- `update_priorities` receives the TD errors of selected rows, if `uses_td_errors` is set;
-- `state` and `restore` save the state as arrays and restore it after the replay buffer was restored.
-"""
-
-
 def make_sampler(
     buffer: ReplayBuffer,
     *,
@@ -313,28 +289,21 @@ def make_sampler(
     Raises:
         ValueError: an argument is out of its range.
     """
+    common = buffer, seed, batch_size
     if epochs_per_round is not None:
-        return EpochSampler(
-            buffer, seed, batch_size, epochs=epochs_per_round, max_minibatches=max_minibatches_per_round
-        )
+        return EpochSampler(*common, epochs=epochs_per_round, max_minibatches=max_minibatches_per_round)
     if replay == "uniform":
-        return UniformSampler(buffer, seed, batch_size)
+        return UniformSampler(*common)
     if replay == "lap":
         return PrioritizedSampler(
-            buffer,
-            seed,
-            batch_size,
+            *common,
             alpha=0.4 if alpha is None else alpha,
-            beta=0.0,
-            beta_steps=None,
             normalize_weights=False,
             priority=priority or lap_priority,
             max_priority_period=max_priority_period,
         )
     return PrioritizedSampler(
-        buffer,
-        seed,
-        batch_size,
+        *common,
         alpha=0.6 if alpha is None else alpha,
         beta=0.4 if beta is None else beta,
         beta_steps=beta_steps,

@@ -5,8 +5,17 @@ import numpy as np
 from tfdpg.replay.buffer import EMPTY_REPLAY, NONE, ReplayBuffer
 
 
-class UniformSampler:
-    """Sample rows uniformly and with replacement (see `uniform_rows`)."""
+class Sampler:
+    """Selects rows of a replay buffer for minibatches. By default, it ignores TD errors and has no state.
+
+    Args:
+        buffer: the replay buffer.
+        seed: seed of the agent.
+        batch_size: rows in a minibatch.
+
+    Attributes:
+        uses_td_errors: whether `update_priorities` uses the TD errors of selected rows.
+    """
 
     uses_td_errors: bool = False
 
@@ -16,26 +25,34 @@ class UniformSampler:
         self._batch_size = batch_size
 
     def updates_due(self, credit: int) -> int:
-        """Return the number of updates of an update phase, which is that of the schedule."""
+        """Return the number of updates of an update phase, given that of the schedule, which it is by default."""
         return credit
 
-    def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
-        """Sample minibatches for the updates `update`, `update` + 1, ...; weights are None, which stands for 1.
+    def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Select the slots for the updates `update`, `update` + 1, ..., with weights in the critic's loss (None for 1).
 
         Raises:
             ValueError: The replay buffer holds no transition.
         """
-        return uniform_rows(self.buffer, self._seed, update, minibatches, self._batch_size), None
+        raise NotImplementedError
 
     def update_priorities(self, slots: np.ndarray, errors: np.ndarray) -> None:
-        """Ignore TD errors."""
+        """Receive the TD errors of selected rows, if `uses_td_errors` is set."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return an empty state: samples depend only on the update counter."""
+        """Return the state as arrays; none if samples depend only on the update counter."""
         return {}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Do nothing: there is no state."""
+        """Restore the result of `state`, merged with the state of the replay buffer, which was restored before."""
+
+
+class UniformSampler(Sampler):
+    """Sample rows uniformly and with replacement (see `uniform_rows`)."""
+
+    def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
+        """Sample minibatches; weights are None, which stands for 1."""
+        return uniform_rows(self.buffer, self._seed, update, minibatches, self._batch_size), None
 
 
 def uniform_rows(buffer: ReplayBuffer, seed: int, update: int, minibatches: int, batch_size: int) -> np.ndarray:

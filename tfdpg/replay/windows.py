@@ -6,12 +6,12 @@ import numpy as np
 
 from tfdpg.replay.buffer import NONE, ReplayBuffer, group_widths
 from tfdpg.replay.sequences import follow_links
-from tfdpg.replay.uniform import uniform_rows
+from tfdpg.replay.uniform import Sampler, uniform_rows
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
 
 
-class WindowSampler:
+class WindowSampler(Sampler):
     """A `Sampler` of windows for ACER: first windows of the newest steps, then windows that start at random rows.
 
     A window is `steps` + 1 successive rows of a sub-environment, and continues with the next episode after the end of
@@ -29,14 +29,10 @@ class WindowSampler:
         start: number of rows in the replay buffer from which random windows are used.
     """
 
-    uses_td_errors: bool = False
-
     def __init__(
         self, buffer: ReplayBuffer, seed: int, batch_size: int, *, steps: int, newest: bool, ratio: float, start: int
     ):
-        self.buffer = buffer
-        self._seed = seed
-        self._batch_size = batch_size
+        super().__init__(buffer, seed, batch_size)
         self._steps = steps
         self._newest = newest
         self._ratio = ratio
@@ -73,9 +69,6 @@ class WindowSampler:
         others = minibatches - len(newest)
         sampled = uniform_rows(self.buffer, self._seed, update + len(newest), others, self._batch_size)
         return window_rows(self.buffer, np.concatenate([newest, sampled]), self._steps), None
-
-    def update_priorities(self, slots: np.ndarray, errors: np.ndarray) -> None:
-        """Ignore TD errors."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the number of rows before the last update phase; random samples depend only on the update counter."""

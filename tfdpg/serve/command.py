@@ -3,7 +3,6 @@
 import asyncio
 import atexit
 import gc
-import importlib
 import os
 import signal
 import threading
@@ -16,6 +15,7 @@ from tfdpg.arguments import reject
 from tfdpg.cli import run_paths
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.files import is_version
+from tfdpg.imports import require
 from tfdpg.serve.limits import Limits
 
 
@@ -63,7 +63,7 @@ def serve(
         rows=max_rows,
         timeout=timeout,
     )
-    _check_extra()
+    require("`tfdpg serve`", "serve", "aiohttp", "grpc")
     run_paths.check_model(path)
     if (path / "saved_model.pb").exists():
         raise ValueError(f"{path} is a version's directory; serve the model's, {path.resolve().parent}")
@@ -101,14 +101,6 @@ def serve(
         asyncio.run(serve_until_signal())
     finally:
         exit_timer.cancel()
-
-
-def _check_extra() -> None:
-    try:
-        importlib.import_module("aiohttp")
-        importlib.import_module("grpc")
-    except ImportError as error:
-        raise ImportError(f"`tfdpg serve` needs {error.name}: pip install 'tfdpg[serve]'") from error
 
 
 def labels(

@@ -6,10 +6,10 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium as gym
 import numpy as np
 
-from tfdpg.acting import BehaviourPolicy, ForwardPass, GreedyPolicy, RecurrentSpec, RecurrentState
+from tfdpg.acting import BehaviourPolicy, ForwardPass, GreedyPolicy, RecurrentSpec
 from tfdpg.arguments import positive_int, reject, shown
 from tfdpg.environments import opened
-from tfdpg.spec import Spec
+from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
 from tfdpg.training.environment.env_runner import EVALUATION, EnvRunner, Episode, reset_seed
 from tfdpg.training.environment.env_watch import evaluation_of
@@ -45,11 +45,9 @@ class StatefulPolicy(Protocol):
 
     def received(self, reward: np.ndarray) -> None:
         """Receive the rewards of the last actions, `[num_envs]`."""
-        ...
 
     def end(self, ended: np.ndarray) -> None:
         """Reset the state of the sub-environments whose episode ended, bool `[num_envs]`."""
-        ...
 
 
 @runtime_checkable
@@ -58,7 +56,6 @@ class ResettablePolicy(Protocol):
 
     def reset(self) -> None:
         """Reset the state of all sub-environments."""
-        ...
 
 
 AnyPolicy = PolicyLike | Callable[[Any], Any]
@@ -95,7 +92,7 @@ class _CallablePolicy:
         return action if batch_shape else action[None]
 
 
-class EvaluationPolicy:
+class EvaluationPolicy(GreedyPolicy):
     """An agent's behaviour policy as `evaluate` takes it: it explores.
 
     Args:
@@ -105,36 +102,17 @@ class EvaluationPolicy:
     """
 
     def __init__(self, behaviour: BehaviourPolicy, factor: float, seed: int):
+        super().__init__(behaviour.spec, behaviour.policy_state.recurrent_spec, behaviour.network)
         self._behaviour = behaviour
+        self._policy_state = behaviour.policy_state
         self._factor = factor
-        self._batch_size = 0
         self._rng = np.random.default_rng(stream(Purpose.EVALUATION, seed))
 
-    @property
-    def spec(self) -> Spec:
-        """The spaces of its observations and actions."""
-        return self._behaviour.spec
+    def act(self, packed: Packed) -> np.ndarray:
+        """Return actions with exploration, `[batch, *act_shape]`, and advance the recurrent state."""
+        return self.spec.to_user(self._behaviour.explore(packed, self._factor, self._rng))
 
-    def __call__(self, observation: Any) -> np.ndarray:
-        """Return the actions for a batch of observations, or the action for one, in the environment's shape."""
-        packed = self.spec.pack(observation)
-        self._batch_size = len(packed[0])
-        actions = self._behaviour.explore(packed, self._factor, self._rng)
-        actions = self.spec.to_user(actions)
-        return self.spec.first(actions) if self.spec.is_single(observation) else actions
-
-    def end(self, ended: np.ndarray) -> None:
-        """Reset the state of the sub-environments whose episode ended, bool `[num_envs]`."""
-        self._behaviour.end(ended)
-
-    def received(self, reward: np.ndarray) -> None:
-        """Receive the rewards of the last actions, `[num_envs]`."""
-        self._behaviour.received(reward)
-
-    def reset(self, env_indices: Any = None) -> None:
-        """Reset the state of some sub-environments, given by numbers or a mask; None resets all."""
-        ended = np.zeros(self._batch_size, bool)
-        ended[slice(None) if env_indices is None else env_indices] = True
+    def _end(self, ended: np.ndarray) -> None:
         self._behaviour.end(ended)
 
 
@@ -250,8 +228,9 @@ def predict(spec: Spec, recurrent_spec: RecurrentSpec | None, forward: ForwardPa
         forward: from packed observations to actions, with the new state behind them.
         observations: one or a batch, or sequences.
     """
+    policy = GreedyPolicy(spec, recurrent_spec, forward)
     if recurrent_spec is None:
-        return GreedyPolicy(spec, None, forward)(observations)
+        return policy(observations)
     if recurrent_spec.uses_reward:
         raise ValueError(
             "`predict` takes observations only, but this recurrent policy also receives rewards. Use `agent.policy()`, "
@@ -264,12 +243,8 @@ def predict(spec: Spec, recurrent_spec: RecurrentSpec | None, forward: ForwardPa
         )
     packed, leading = spec.pack_steps(observations)
     rows = [part.reshape(-1, leading[-1], part.shape[1]) for part in packed]
-    state = RecurrentState(recurrent_spec)
-    actions = []
-    for t in range(leading[-1]):
-        actions.append(state.forward(forward, tuple(part[:, t] for part in rows)))
-        state.record_step(actions[-1])
-    return spec.shaped(np.stack(actions, axis=1).reshape(*leading, spec.act_dim))
+    actions = [policy.act(tuple(part[:, t] for part in rows)) for t in range(leading[-1])]
+    return np.stack(actions, axis=1).reshape(*leading, *spec.act_shape)
 
 
 def summarise(episodes: Sequence[Episode], goals: bool = False) -> dict[str, float]:
@@ -281,13 +256,10 @@ def summarise(episodes: Sequence[Episode], goals: bool = False) -> dict[str, flo
     """
     successes = [episode.success for episode in episodes if episode.success is not None]
     rate = {"success_rate": float(np.mean(successes)) if successes else np.nan} if successes or goals else {}
+    names = "return", "return_std", "return_min", "return_max", "episode_length"
     if not episodes:
-        return dict.fromkeys(("return", "return_std", "return_min", "return_max", "episode_length"), np.nan) | rate
+        return dict.fromkeys(names, np.nan) | rate
     returns = np.array([episode.episode_return for episode in episodes])
-    return {
-        "return": float(returns.mean()),
-        "return_std": float(returns.std()),
-        "return_min": float(returns.min()),
-        "return_max": float(returns.max()),
-        "episode_length": float(np.mean([episode.length for episode in episodes])),
-    } | rate
+    lengths = [episode.length for episode in episodes]
+    values = returns.mean(), returns.std(), returns.min(), returns.max(), np.mean(lengths)
+    return dict(zip(names, map(float, values), strict=True)) | rate

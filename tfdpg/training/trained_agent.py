@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import keras
 
@@ -73,3 +73,12 @@ class TrainedAgent(Protocol):
     def export(self, directory: str | Path, /, *, scores: Mapping[str, float] | None = None) -> Path:
         """Export the evaluation policy and the critics."""
         ...
+
+
+class AgentCallback(keras.callbacks.Callback):
+    """A callback whose `model` is an agent."""
+
+    @property
+    def agent(self) -> TrainedAgent:
+        """The agent, which is Keras' `model`."""
+        return cast(TrainedAgent, self.model)

@@ -5,7 +5,6 @@ an option's annotation says of its search) and `training.options`. `space` makes
 `search` asks Optuna, and `report` writes what was found.
 """
 
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from tfdpg.cli.run_options import Run, RunConfig
 from tfdpg.cli.run_paths import parent_of
 from tfdpg.environments import make
 from tfdpg.hints import did_you_mean
+from tfdpg.imports import require
 from tfdpg.options import options_of
 from tfdpg.training.options import FitOptions
 from tfdpg.tuning.options import TuneOptions
@@ -122,11 +122,7 @@ def start(config: RunConfig, options: TuneOptions) -> "optuna.Study":
 
 def require_optuna() -> None:
     """Raise `ImportError` if Optuna, or what draws the plot of parameter importance, is not installed."""
-    try:
-        for name in ("optuna", "seaborn"):
-            importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f"A search needs {error.name}: pip install 'tfdpg[tune]'") from error
+    require("A search", "tune", "optuna", "seaborn")
 
 
 def initial_options(agent: str) -> dict[str, Any]:

@@ -45,7 +45,9 @@ def search(directory: Path, config: RunConfig, options: TuneOptions) -> optuna.S
     space = dimensions(config, options.search)
     if directory.exists() and not (directory / STORAGE).exists() and set(directory.iterdir()):
         raise FileExistsError(f"{directory} is not empty, and holds no search. Choose another `run_dir`.")
-    with _launcher(options) as launcher, _quiet_optuna(), _sigterm_exits():
+    with _launcher(options) as launcher, contextlib.ExitStack() as stack, _sigterm_exits():
+        stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         directory.mkdir(parents=True, exist_ok=True)
         files.check_tree(directory)
         with run_lock.held(directory):
@@ -65,17 +67,6 @@ def _launcher(options: TuneOptions) -> Iterator[Launcher]:
 
     with connected(options.ray_address, 1):
         yield RayLauncher()
-
-
-@contextlib.contextmanager
-def _quiet_optuna() -> Iterator[None]:
-    """Show only warnings of Optuna."""
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(verbosity)
 
 
 @contextlib.contextmanager

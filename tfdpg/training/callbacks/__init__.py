@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,20 +21,12 @@ from tfdpg import export, files
 from tfdpg.arguments import positive_int, warn
 from tfdpg.components import Metric
 from tfdpg.training.callbacks.scalars import ScalarWriter
-from tfdpg.training.trained_agent import TrainedAgent
+from tfdpg.training.trained_agent import AgentCallback, TrainedAgent
 
 __all__ = ["Checkpoint", "EpochLogger", "ExportBest", "ScalarWriter", "StopAtReturn"]
 
 
-class _AgentCallback(keras.callbacks.Callback):
-    """A callback whose `model` is an agent."""
-
-    @property
-    def agent(self) -> TrainedAgent:
-        return cast(TrainedAgent, self.model)
-
-
-class Checkpoint(_AgentCallback):
+class Checkpoint(AgentCallback):
     """Saves the complete agent as `directory/<environment steps>`, so that training can be resumed.
 
     It also saves when training ends, even by Ctrl-C, SIGTERM or an exception, but never NaN or infinite weights.
@@ -91,14 +83,13 @@ class Checkpoint(_AgentCallback):
         self._write(self.directory / str(self.agent.env_steps))
         self._saved = now
         if self.keep is not None:
-            for steps in export.versions(self.directory)[: -self.keep]:
-                files.remove(self.directory / str(steps))
+            export.keep_newest(self.directory, self.keep)
 
     def _write(self, directory: Path) -> None:
         self.agent.save(directory)
 
 
-class ExportBest(_AgentCallback):
+class ExportBest(AgentCallback):
     """Exports the policy whenever it is the best so far, as the next version in a model directory.
 
     TensorFlow Serving then always serves the best policy. A resumed training run reads the best score so far from the
@@ -153,7 +144,7 @@ class ExportBest(_AgentCallback):
             export.keep_newest(self.directory, self.keep)
 
 
-class StopAtReturn(_AgentCallback):
+class StopAtReturn(AgentCallback):
     """Stops training when a log reaches a target.
 
     Args:
@@ -199,7 +190,7 @@ def not_logged(callback: Any, logs: Iterable[str]) -> ValueError:
     )
 
 
-class ProgressLogger(_AgentCallback, keras.callbacks.CSVLogger):
+class ProgressLogger(AgentCallback, keras.callbacks.CSVLogger):
     """Keras' `CSVLogger`, which can also append to a file with other columns.
 
     The file then has the columns of both, with NaN for missing values. Lines of epochs that a loaded agent has not
@@ -270,7 +261,7 @@ def _drop_later_lines(file: Path, agent: TrainedAgent) -> None:
         files.write_text(file, "".join([head, *kept_lines]))
 
 
-class EpochLogger(_AgentCallback):
+class EpochLogger(AgentCallback):
     """Writes `progress.txt` in the format of Spinning Up: the same columns, separated by tabs.
 
     `COLUMNS` has the columns that every algorithm has. The others are for the agent's metrics: a metric with a spread,
@@ -346,7 +337,7 @@ def _in_camel_case(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
-class StepFile(_AgentCallback):
+class StepFile(AgentCallback):
     """Writes the number of environment steps and the seconds of training to a text file in every update phase.
 
     It shows how many steps were lost when a process was killed, and how much of a time budget is left. The line always
@@ -403,3 +394,7 @@ def read_step_file(filename: Path) -> tuple[int, float]:
         return 0, 0.0
     env_steps, seconds = content.split()
     return int(env_steps), float(seconds)
+
+
+def __dir__() -> list[str]:
+    return __all__

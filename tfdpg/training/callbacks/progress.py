@@ -6,14 +6,14 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfdpg.training.trained_agent import TrainedAgent
+from tfdpg.training.trained_agent import AgentCallback, TrainedAgent
 
 COUNTS = ("env_steps", "updates")
 """Logs that are counts, not means; they are printed as integers."""
@@ -34,7 +34,7 @@ def printed_logs(agent: TrainedAgent) -> list[str]:
     return [*COUNTS, "return", "episode_length", *shown, "val_return", "val_success_rate"]
 
 
-class ProgressBar(keras.callbacks.Callback):
+class ProgressBar(AgentCallback):
     """A progress bar in environment steps (`verbose=1`), or a line after each epoch (`verbose=2`).
 
     During an epoch, the bar shows means over its update phases, and the current counts. At its end, both show the
@@ -52,7 +52,7 @@ class ProgressBar(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Let XLA print its messages before the first bar."""
-        self._printed = printed_logs(cast(TrainedAgent, self.model))
+        self._printed = printed_logs(self.agent)
         self._draws_bar = self._verbose == 1 and keras.config.is_interactive_logging_enabled()
         self._width = 0
         self._notebook_bar = _show_in_notebook() if self._draws_bar and _in_notebook() else None

@@ -4,16 +4,15 @@ import contextlib
 import math
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import keras
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from tfdpg import files
 from tfdpg.arguments import positive_int
 from tfdpg.options import options_of
-from tfdpg.training.trained_agent import TrainedAgent
+from tfdpg.training.trained_agent import AgentCallback, TrainedAgent
 
 SUFFIX = ".tfdpg"
 """The suffix of the event files that tfdpg writes; other files in the directory are not changed."""
@@ -24,7 +23,7 @@ METRICS = {"validation/return": "final return", BEST: "best return", "train/retu
 """The metrics in the HPARAMS tab: tags and titles."""
 
 
-class ScalarWriter(keras.callbacks.Callback):
+class ScalarWriter(AgentCallback):
     """Writes the logs of `fit` to TensorBoard as one run, by environment steps (`fit_offline`: by updates).
 
     Tags are `train/` (returns and lengths of episodes), `validation/`, `time/`, and `diagnosis/` for all else: losses,
@@ -49,11 +48,6 @@ class ScalarWriter(keras.callbacks.Callback):
         if "://" not in self.log_dir:  # a file system of TensorFlow, such as gs://bucket
             files.check_kind("log_dir", self.log_dir, "directory")
         self.write_interval = positive_int("write_interval", write_interval)
-
-    @property
-    def agent(self) -> TrainedAgent:
-        """The agent, which is Keras' `model`."""
-        return cast(TrainedAgent, self.model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Record the initial counters; the first logs decide the unit of the x axis, and then the file is opened."""

@@ -197,7 +197,7 @@ def _read_description(directory: str | Path, trusted: bool = False) -> tuple[Pat
 def _hint(directory: Path) -> str:
     """Describe a directory that is not a saved agent, and say what to load instead."""
     if (directory / "agent.json").exists():
-        return ". An older version of tfdpg saved it"
+        return ". An older version of tfdpg saved it, and only that version can load it"
     if (directory / "checkpoints").exists():
         return f". It is a run: load {directory}/checkpoints/<steps>"
     if any((each / "saved_model.pb").exists() for each in (directory, *directory.glob("*"))):

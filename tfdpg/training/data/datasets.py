@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfdpg.arguments import reject, shown
-from tfdpg.export.prediction_logs import read_prediction_logs
+from tfdpg.companions import companion
 from tfdpg.files import check_data
 from tfdpg.replay import ReplayBuffer, segments
 from tfdpg.replay.names import with_standard_names
 from tfdpg.replay.segments import as_one_segment, drop_outgoing_links
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoints.checkpoint import is_saved, read_rows, replay_files
-from tfdpg.training.data.clients import OBSERVATIONS, by_client
 from tfdpg.training.data.tables import TABLES, is_table, read_table, table_arrays
 from tfdpg.training.environment.finite import entry_name
 
+OBSERVATIONS = "observations", "next_observations"
 ROUNDING = 1e-6
 """The part of an action's range by which a stored action may be outside of it: the rounding of another program."""
 
@@ -100,14 +100,19 @@ def _fit_columns(buffer: ReplayBuffer, segment: dict[str, Any], data: Any) -> No
 def _check_stored(buffer: ReplayBuffer, segment: dict[str, Any], clip_actions: bool) -> None:
     """Raise `ValueError` for numbers in stored rows that are not finite, and for actions outside the action space."""
     spec = buffer.spec
-    has_acted = segment["successor_after"] > 0
-    _check_stored_numbers(spec, segment["rows"], has_acted)
+    rows = segment["rows"]
+    source = "the stored rows"
+    columns = slice(buffer.obs_width, buffer.obs_width + spec.act_dim)
+    has_acted = segment["successor_after"] > 0  # a row without a step has only an observation
+    actions = np.where(has_acted[:, None], rows[:, columns], spec.low)
+    _check_finite("observations", rows[:, : buffer.obs_width], source, spec)
+    _check_finite("actions", actions, source)
+    _check_finite("rewards", np.where(has_acted, rows[:, -1], 0), source)
     if buffer.step_width - buffer.state_width == spec.act_dim:  # ACER stores what its distribution drew
-        actions = segment["rows"][:, buffer.obs_width : buffer.obs_width + spec.act_dim]
-        inside = _inside(spec, np.where(has_acted[:, None], actions, spec.low), "the stored rows", clip_actions)
+        inside = _inside(spec, actions, source, clip_actions)
         if clip_actions:
-            segment["rows"] = segment["rows"].copy()
-            segment["rows"][has_acted, buffer.obs_width : buffer.obs_width + spec.act_dim] = inside[has_acted]
+            segment["rows"] = rows.copy()
+            segment["rows"][has_acted, columns] = inside[has_acted]
 
 
 def _inside(spec: Spec, actions: np.ndarray, source: str, clip: bool) -> np.ndarray:
@@ -134,22 +139,6 @@ def _inside(spec: Spec, actions: np.ndarray, source: str, clip: bool) -> np.ndar
         f"goes from {spec.low[component]:g} to {spec.high[component]:g}. They may be in other units. "
         "clip_actions=True clips them."
     )
-
-
-def _check_stored_numbers(spec: Spec, rows: np.ndarray, has_acted: np.ndarray) -> None:
-    """Raise `ValueError` if an observation, action or reward in stored rows is not finite."""
-    width = dict(zip(spec.groups, spec.widths, strict=True)).get("float32", 0)
-    known = np.delete(rows, slice(width + spec.act_dim, -1), axis=1)
-    known[~has_acted, width:] = 0  # a row without a step has only an observation
-    if not np.isfinite(known).all():
-        row, column = map(int, np.argwhere(~np.isfinite(known))[0])
-        if column < width:
-            name = f"the observation's {entry_name(spec, column)}"
-        else:
-            name = "the reward" if column == width + spec.act_dim else f"the action's component {column - width}"
-        raise ValueError(
-            f"`data` must hold finite numbers. Received: {known[row, column]} as {name} in stored row {row}"
-        )
 
 
 def _describe_data(data: Any) -> str:
@@ -198,12 +187,13 @@ class _Reader(NamedTuple):
         data = with_standard_names(data, "data")
         if "prediction_logs" in data:
             given = {name: values for name, values in data.items() if name != "prediction_logs"}
-            data = read_prediction_logs(data["prediction_logs"], self.buffer.spec) | given
+            data = companion("read_prediction_logs")(data["prediction_logs"], self.buffer.spec) | given
         if self.buffer.spec.is_dict:
             data = {**data} | {name: self.buffer.spec.by_name(data[name]) for name in OBSERVATIONS if name in data}
-        parts = by_client(data)
-        sources = {client: source if client is None else f"client {client!r} in {source}" for client in parts}
-        return [self._rows(part, sources[client]) for client, part in parts.items()]
+        return [
+            self._rows(part, source if client is None else f"client {client!r} in {source}")
+            for client, part in _by_client(data).items()
+        ]
 
     def _from_path(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield the segments of a saved agent or replay buffer, of an .npz file, a directory of them, or a table."""
@@ -229,10 +219,9 @@ class _Reader(NamedTuple):
         """Return a segment with these transitions, and with the final observation after each end of an episode."""
         spec = self.buffer.spec
         arrays = {"actions": _actions(spec, _array(data, "actions"))}
-        arrays |= {name: _per_row(name, _array(data, name), source) for name in ("rewards", "terminations")}
+        per_row = ("rewards", "terminations", *({"truncations"} & data.keys()))
+        arrays |= {name: _per_row(name, _array(data, name), source) for name in per_row}
         count = len(arrays["rewards"])
-        if has_truncations := "truncations" in data:
-            arrays["truncations"] = _per_row("truncations", _array(data, "truncations"), source)
         extra = self._extra_columns(data)
         if extra is not None:
             arrays[extra] = _matrix(extra, _array(data, extra))
@@ -254,8 +243,8 @@ class _Reader(NamedTuple):
         if extra != "behaviours":  # ACER stores what its distribution drew
             arrays["actions"] = _inside(spec, arrays["actions"], source, self.clip_actions)
         terminated = arrays["terminations"].astype(bool)
-        truncated = arrays["truncations"].astype(bool) if has_truncations else np.zeros(count, bool)
-        if not (has_next or has_truncations or terminated.any()) and count > 1:
+        truncated = arrays.get("truncations", np.zeros(count)).astype(bool)
+        if not (has_next or "truncations" in data or terminated.any()) and count > 1:
             raise ValueError(
                 f"The ends of the episodes of {source} must be known: 'terminations' is False in all {count} rows. Add "
                 "'truncations', True in the last row of each episode that did not terminate (all False for one that is "
@@ -268,13 +257,51 @@ class _Reader(NamedTuple):
         if count:
             ends[-1] = True
         more = None if extra is None else arrays[extra]
-        segment = _interleave(spec, observation, following, arrays, more, terminated, ends, drop_truncated=not has_next)
+        drop_truncated = not has_next
+        segment = _interleave(self.buffer, observation, following, arrays, more, terminated, ends, drop_truncated)
         return segment | ({"state_width": more.shape[1]} if more is not None and extra == "states" else {})
 
     def _extra_columns(self, data: Mapping[str, Any]) -> str | None:
         """Return the array whose columns the replay buffer stores after the actions; None if there is none."""
         name = "states" if self.buffer.state_width else "behaviours"
         return name if name in data and self.buffer.step_width > self.buffer.spec.act_dim else None
+
+
+def _by_client(data: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
+    """Split transitions by the array `client_ids`; without it, return all of them under the key None.
+
+    Rewards, terminations and truncations may be dicts by client, with arrays in the order of the client's steps.
+
+    Raises:
+        ValueError: an array does not have a row for each step, or a client is missing.
+    """
+    if "client_ids" not in data:
+        for name, values in data.items():
+            if isinstance(values, Mapping) and name not in OBSERVATIONS:
+                raise reject(name, "an array if there are no `client_ids`", values)
+        return {None: dict(data)}
+    rows: dict[Any, list[int]] = {}
+    for row, client in enumerate(data["client_ids"]):
+        rows.setdefault(client, []).append(row)
+    rest = {name: values for name, values in data.items() if name != "client_ids"}
+    count = len(data["client_ids"])
+    return {
+        client: {name: _select_client(name, values, client, client_rows, count) for name, values in rest.items()}
+        for client, client_rows in rows.items()
+    }
+
+
+def _select_client(name: str, values: Any, client: Any, rows: list[int], count: int) -> Any:
+    if isinstance(values, Mapping) and name in OBSERVATIONS:
+        return {key: _select_client(f"{name}/{key}", part, client, rows, count) for key, part in values.items()}
+    if isinstance(values, Mapping):
+        if client not in values or len(values[client]) != len(rows):
+            received = f"{len(values[client])} of them" if client in values else f"the clients {shown(list(values))}"
+            raise ValueError(f"`{name}` must have {len(rows)} numbers for client {client!r}. Received: {received}")
+        return np.asarray(values[client])
+    if len(values) != count:
+        raise ValueError(f"`{name}` must have a row for each of {count} steps. Received: {len(values)} rows")
+    return np.asarray(values)[rows]
 
 
 def _arrays(file: Path) -> dict[str, np.ndarray]:
@@ -334,7 +361,7 @@ def _check_finite(name: str, values: np.ndarray, source: str, spec: Spec | None 
 
 
 def _interleave(
-    spec: Spec,
+    buffer: ReplayBuffer,
     observation: Any,
     following: Any,
     arrays: Mapping[str, np.ndarray],
@@ -351,16 +378,15 @@ def _interleave(
     place = np.arange(len(ends)) + np.cumsum(ends) - ends
     final = place[ends] + 1
     total = len(place) + len(final)
-    widths = dict(zip(spec.groups, spec.widths, strict=True))
-    width = widths.get("float32", 0)
+    width = buffer.obs_width
     segment = {
         "rows": np.zeros((total, width + steps.shape[1] + 1), np.float32),
         "terminated": np.zeros(total, bool),
         "successor_after": np.zeros(total, np.int32),
     }
-    if "uint8" in widths:
-        segment["images"] = np.zeros((total, widths["uint8"]), np.uint8)
-    for group, part, after in zip(spec.groups, observation, following, strict=True):
+    if buffer.image_width:
+        segment["images"] = np.zeros((total, buffer.image_width), np.uint8)
+    for group, part, after in zip(buffer.spec.groups, observation, following, strict=True):
         columns = segment["images"] if group == "uint8" else segment["rows"][:, :width]
         columns[place] = part
         columns[final] = after[ends]

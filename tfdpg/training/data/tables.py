@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 
 from tfdpg.arguments import shown
+from tfdpg.replay.names import ALIASES, with_standard_names
 from tfdpg.spec import Spec
 
 TABLES = {".csv": "read_csv", ".parquet": "read_parquet"}
 """The suffixes of files with tables, and the pandas function that reads each."""
-PER_ROW = {
-    "rewards": ("reward", "rewards"),
-    "terminations": ("terminated", "terminations", "terminals"),
-    "truncations": ("truncated", "truncations", "timeouts"),
-}
-"""The columns with one number for each transition, by the array that they become."""
+PER_ROW = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
+"""The arrays with one number for each transition, and the columns that usually hold them; see `ALIASES`."""
 
 
 def is_table(data: Any) -> bool:
@@ -75,13 +72,11 @@ def table_arrays(spec: Spec, table: Any, source: str) -> dict[str, Any]:
     if "episode" in table.columns:
         order, is_last = _episodes(table["episode"], source)
         table = table.iloc[order]
-    arrays: dict[str, Any] = {}
-    for name, known in PER_ROW.items():
-        found = [column for column in known if column in table.columns]
-        if found:
-            arrays[name] = table[found[0]].to_numpy()
-        elif name != "truncations":
-            raise _missing(f"the column {known[0]!r}", table, source)
+    per_row = [column for column in table.columns if ALIASES.get(column, column) in PER_ROW]
+    arrays = with_standard_names({column: table[column].to_numpy() for column in per_row}, source)
+    for name in ("rewards", "terminations"):
+        if name not in arrays:
+            raise _missing(f"the column {PER_ROW[name]!r}", table, source)
     if is_last is not None:
         arrays["truncations"] = np.where(is_last, True, arrays.get("truncations", False))
     arrays["actions"] = _columns(table, ("action_", "action"), spec.act_dim, source)

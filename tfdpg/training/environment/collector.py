@@ -13,7 +13,7 @@ from tfdpg.arguments import reject
 from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.environment.env_runner import TRAINING, Episode, OpenEpisode, reset_seed
+from tfdpg.training.environment.env_runner import TRAINING, Episode, OpenEpisode, OpenReturns, reset_seed
 from tfdpg.training.environment.env_watch import CLOCK, EnvWatch
 from tfdpg.training.environment.finite import NO_REWARD, check_finite, float32_rewards
 from tfdpg.training.environment.schedule import Schedule
@@ -71,8 +71,7 @@ class Collector:
         self._restored_rows: int | None = None
         self._episode_ended: Callable[[Episode, int], None] | None = None
         self._count_updates: Callable[[], int] = lambda: 0
-        self._returns = np.zeros(0)  # of the open episodes; not counted unless episodes are reported
-        self._lengths = np.zeros(0, np.int64)
+        self._open = OpenReturns(0)  # not counted unless episodes are reported
         self._updates = np.zeros(0, np.int64)  # at the first steps of the open episodes
         self._env: weakref.ref[Any] | None = None  # the environment that is watched from the next `act` on
         self._watch: EnvWatch | None = None
@@ -113,17 +112,17 @@ class Collector:
         if len(packed[0]) != len(self.env_indices):
             self.close_episodes()
             self.env_indices = np.arange(len(packed[0]))
-            self._schedule.set_num_envs(len(self.env_indices))
+            self._schedule.num_envs = len(self.env_indices)
         continues = self._replay.continues(self.env_indices, packed)
         if self._resetting is not None:
             continues |= self._resetting
-        if self._watch is not None or (self._env is not None and self._begin_watching()):
+        if self._watch is not None or self._begin_watching():
             self._find_stale(continues)
         if not continues.all():
             starts = ~continues
             check_finite(self._spec, packed, NO_REWARD, self._this_step)
             self._behaviour.end(starts)
-            self._forget_returns(starts if len(starts) == len(self._returns) else slice(None))
+            self._open.forget(np.flatnonzero(starts))
             for store in self._stores:
                 store.begin(self.env_indices[starts], tuple(part[starts] for part in packed))
 
@@ -150,14 +149,16 @@ class Collector:
         unshaped = reward
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
+        is_live = np.ones(len(reward), bool) if self._resetting is None else ~self._resetting
         if self._episode_ended is not None:
-            self._count_rewards(unshaped)
+            self._count_rewards(unshaped, is_live)
 
         steps_to_store = self._pending
         env_indices = self.env_indices
         will_reset = ended
         if self._resetting is not None or interrupted is not None:
-            is_live, will_reset = self._stored_rows(ended, interrupted)
+            will_reset = ended & is_live
+            is_live = is_live if interrupted is None else is_live & ~interrupted
             ended = ended & is_live
             any_ended = bool(ended.any())
             env_indices, steps_to_store, reward, terminated = (
@@ -169,9 +170,7 @@ class Collector:
         self._pending = None
         self._resetting = None
         if any_ended:
-            self._end(self.env_indices[ended])
-            if self._episode_ended is not None:
-                self._report_episodes(ended, all_terminated, truncated)
+            self._end_and_report(ended, all_terminated, truncated)
         may_reset = final_observation is None and (any_ended or interrupted is not None)
         if may_reset and will_reset.any() and not self._spec.is_single(next_observation):
             self._resetting = will_reset
@@ -185,12 +184,6 @@ class Collector:
         for recorder in self._recorders:
             action = np.clip(steps[:, : self._spec.act_dim], self._spec.low, self._spec.high)
             recorder.add(env_indices, self._spec.rounded(action), *outcome)
-
-    def _stored_rows(self, ended: np.ndarray, interrupted: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the masks of the rows of a step that are stored, and of those that a reset step follows."""
-        stored = np.ones(len(ended), bool) if self._resetting is None else ~self._resetting
-        will_reset = ended & stored
-        return stored if interrupted is None else stored & ~interrupted, will_reset
 
     def expect(self, env: Any) -> None:
         """Watch an environment from the first `act` on, unless another one is watched.
@@ -206,15 +199,12 @@ class Collector:
 
     def _begin_watching(self) -> bool:
         """Watch the environment that is expected, if there is one; return whether one is watched."""
-        if self._env is None:
-            return False
-        env = self._env()
+        env = None if self._env is None else self._env()
         self._env = None
         if env is not None:
             self._watch = EnvWatch(env)
             self._observed_at = self._acted_at = CLOCK.now
             self._is_checked = self._watch.num_envs == len(self.env_indices)
-            weakref.finalize(self, self._watch.close).atexit = False
         return env is not None
 
     @contextlib.contextmanager
@@ -258,43 +248,27 @@ class Collector:
     def close_interrupted(self, interrupted: np.ndarray, watch: EnvWatch) -> None:
         """Close the episodes that someone else has interrupted in the sub-environments of a mask, and warn once."""
         self._end(np.flatnonzero(interrupted))
-        self._forget_returns(interrupted if len(interrupted) == len(self._returns) else slice(None))
         self._pending = None
         watch.warn(self._schedule.env_steps)
 
-    def _count_rewards(self, reward: np.ndarray) -> None:
-        """Add the rewards of a step, `[num_envs]`, to the returns of the open episodes."""
-        if len(self._returns) != len(reward):
-            self._returns = np.zeros(len(reward))
-            self._lengths = np.zeros(len(reward), np.int64)
+    def _count_rewards(self, reward: np.ndarray, is_live: np.ndarray) -> None:
+        """Add the rewards of a step, `[num_envs]`, to the returns of the open episodes where `is_live`."""
+        if len(self._open.returns) != len(reward):
+            self._open = OpenReturns(len(reward))
             self._updates = np.zeros(len(reward), np.int64)
-        is_live = np.ones(len(reward), bool) if self._resetting is None else ~self._resetting
-        begins = is_live & (self._lengths == 0)
+        begins = is_live & (self._open.lengths == 0)
         if begins.any():
             self._updates[begins] = -1 if self._schedule.acts_at_random else self._count_updates()
-        self._returns[is_live] += reward[is_live]
-        self._lengths[is_live] += 1
+        self._open.add(reward, is_live)
 
-    def _forget_returns(self, env_indices: Any) -> None:
-        """Set the returns of open episodes to 0 in some sub-environments."""
-        if len(self._returns):
-            self._returns[env_indices] = 0
-            self._lengths[env_indices] = 0
-
-    def _report_episodes(self, ended: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
-        """Report the episodes that ended."""
-        for env_index in np.flatnonzero(ended).tolist():
-            episode = Episode(
-                env_index,
-                float(self._returns[env_index]),
-                int(self._lengths[env_index]),
-                bool(terminated[env_index]),
-                bool(truncated[env_index]),
-            )
-            updates = int(self._updates[env_index])
-            self._forget_returns(env_index)
-            if self._episode_ended is not None:
-                self._episode_ended(episode, updates)
+    def _end_and_report(self, ended: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
+        """End the episodes where `ended`, and report them."""
+        report = self._episode_ended
+        episodes = [] if report is None else self._open.episodes(ended, terminated, truncated)
+        self._end(np.flatnonzero(ended))
+        if report is not None:
+            for episode in episodes:
+                report(episode, int(self._updates[episode.env_index]))
 
     def receive(self, env_index: int, rows: TimeSteps, continues: bool) -> None:
         """Store rows that another process collected in a sub-environment, all of them or none.
@@ -336,7 +310,6 @@ class Collector:
     def close_episodes(self, env_indices: np.ndarray | None = None) -> None:
         """Close open episodes as truncated, in all or in some sub-environments; the next `act` begins new ones."""
         self._end(np.arange(len(self._replay.current)) if env_indices is None else env_indices)
-        self._forget_returns(slice(None) if env_indices is None else env_indices)
         self._pending = None
         self._resetting = None
         self._restored_rows = None
@@ -366,6 +339,7 @@ class Collector:
     def _end(self, env_indices: np.ndarray) -> None:
         for store in self._stores:
             store.end(env_indices)
+        self._open.forget(env_indices)
 
     def flush(self) -> None:
         """Write the rows that recorders still hold in memory."""
@@ -397,8 +371,8 @@ class Collector:
             **self._behaviour.state(),
             "num_envs": len(self.env_indices),
             "resetting": None if self._resetting is None else self._resetting.tolist(),
-            "open_returns": self._returns.tolist(),
-            "open_lengths": self._lengths.tolist(),
+            "open_returns": self._open.returns.tolist(),
+            "open_lengths": self._open.lengths.tolist(),
             "open_updates": self._updates.tolist(),
         }
 
@@ -408,11 +382,11 @@ class Collector:
         self.episodes = np.array(state["episodes"], np.int64)
         self._behaviour.restore(state)
         self.env_indices = np.arange(state["num_envs"])
-        self._schedule.set_num_envs(max(1, len(self.env_indices)))
+        self._schedule.num_envs = max(1, len(self.env_indices))
         self._resetting = None if state["resetting"] is None else np.array(state["resetting"])
-        self._returns = np.array(state["open_returns"], np.float64)
-        self._lengths = np.array(state["open_lengths"], np.int64)
-        self._updates = np.array(state.get("open_updates", [0] * len(self._lengths)), np.int64)
+        self._open.returns = np.array(state["open_returns"], np.float64)
+        self._open.lengths = np.array(state["open_lengths"], np.int64)
+        self._updates = np.array(state.get("open_updates", [0] * len(state["open_lengths"])), np.int64)
         self.restored_at = self._schedule.env_steps
         self._restored_rows = self._replay.added
         env_indices = np.flatnonzero(self._replay.current >= 0)

@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from tfdpg.arguments import warn
 from tfdpg.compat.gymnasium import awaits_replies
-from tfdpg.findings import malformed, malformed_reset, step_limit
+from tfdpg.findings import malformed_reset, step_limit
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
 from tfdpg.training.environment.env_watch import CLOCK, EnvWatch
@@ -86,6 +86,43 @@ class Episode(NamedTuple):
     success: bool | None = None
 
 
+class OpenReturns:
+    """The returns and lengths of the episodes that have not ended.
+
+    Attributes:
+        returns: the sums of their rewards, `[num_envs]`.
+        lengths: the numbers of their steps, `[num_envs]`.
+    """
+
+    def __init__(self, num_envs: int):
+        self.returns = np.zeros(num_envs)
+        self.lengths = np.zeros(num_envs, np.int64)
+
+    def add(self, reward: np.ndarray, is_live: Any = slice(None)) -> None:
+        """Add the rewards `[num_envs]` of a step in some sub-environments."""
+        self.returns[is_live] += reward[is_live]
+        self.lengths[is_live] += 1
+
+    def forget(self, env_indices: np.ndarray) -> None:
+        """Set the counts of some sub-environments to 0, if they are counted."""
+        env_indices = env_indices[env_indices < len(self.returns)]
+        self.returns[env_indices] = 0
+        self.lengths[env_indices] = 0
+
+    def episodes(self, ended: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> list[Episode]:
+        """Return the episodes that ended."""
+        return [
+            Episode(
+                env_index,
+                float(self.returns[env_index]),
+                int(self.lengths[env_index]),
+                bool(terminated[env_index]),
+                bool(truncated[env_index]),
+            )
+            for env_index in np.flatnonzero(ended).tolist()
+        ]
+
+
 class OpenEpisode(NamedTuple):
     """An episode that has not ended.
 
@@ -146,9 +183,7 @@ class EnvRunner:
         self.num_envs: int = env.num_envs if self._is_vector else 1
         self._max_ep_len = max_ep_len
         self._longest = LONG_EPISODE if max_ep_len is None else max_ep_len
-        self._returns = np.zeros(self.num_envs)
-        self._lengths = np.zeros(self.num_envs, np.int64)
-        self._has_stepped = False
+        self._open = OpenReturns(self.num_envs)
         self._watch = watch
         self._called_at = CLOCK.now  # after the last own call
         self.is_endless = False
@@ -156,7 +191,7 @@ class EnvRunner:
     @property
     def longest_open_episode(self) -> int:
         """The number of steps of the longest episode that has not ended."""
-        return int(self._lengths.max())
+        return int(self._open.lengths.max())
 
     def reset(self, seed: ResetSeed | None = None) -> Any:
         """Reset all sub-environments with `seed`, or with the seeds of their next episodes; return the observations.
@@ -164,8 +199,7 @@ class EnvRunner:
         Raises:
             ValueError: the environment's `reset` does not follow Gymnasium's API.
         """
-        self._returns[:] = 0
-        self._lengths[:] = 0
+        self._open = OpenReturns(self.num_envs)
         seeds = [(seed or self._reset_seed)(env_index) for env_index in range(self.num_envs)]
         return self._reset(seed=seeds if self._is_vector else seeds[0])
 
@@ -189,23 +223,21 @@ class EnvRunner:
             Interrupted: someone else reset or stepped the environment since the last call.
         """
         if CLOCK.now != self._called_at:
-            self._check_interruption()
+            self._check_interruption(has_stepped=False)
         try:
             result = self._env.step(action if self._is_vector else self._spec.first(action))
         except Exception as error:
             self._explain(error)
             raise
-        self._has_stepped = True
         if CLOCK.restarted_at > self._called_at:
-            self._check_evaluation()
+            self._check_interruption(has_stepped=True)
         self._called_at = CLOCK.now
         if self._is_vector:
             observation, reward, terminated, truncated, info = result
             final = info.get("final_obs", observation)
             if "_final_obs" in info:
                 self._check_final(final, info["_final_obs"])
-            if not self._are_well_formed(reward, terminated, truncated):
-                reward, terminated, truncated = parse_vector_step(reward, terminated, truncated, self.num_envs)
+            reward, terminated, truncated = parse_vector_step(reward, terminated, truncated, self.num_envs)
         else:
             observation, reward, terminated, truncated = parse_step(result)
             info = result[4]
@@ -213,9 +245,8 @@ class EnvRunner:
             reward = np.array([reward], np.float64)
             terminated = np.array([terminated])
             truncated = np.array([truncated])
-        self._returns += reward
-        self._lengths += 1
-        if (over := self._lengths >= self._longest).any():
+        self._open.add(reward)
+        if (over := self._open.lengths >= self._longest).any():
             if self._max_ep_len is not None:
                 truncated = truncated | over
             elif (over & ~terminated & ~truncated).any():
@@ -237,13 +268,6 @@ class EnvRunner:
                 "episodes never end, pass `max_ep_len`, or wrap the environment in gymnasium.wrappers.TimeLimit."
             )
 
-    def _are_well_formed(self, reward: Any, *ends: Any) -> bool:
-        """Return whether these are arrays `[num_envs]`, and `ends` arrays of bools."""
-        shape = self._returns.shape
-        return getattr(reward, "shape", None) == shape and all(
-            getattr(end, "shape", None) == shape and end.dtype.kind == "b" for end in ends
-        )
-
     def _check_final(self, observations: Any, there: np.ndarray) -> None:
         """Raise `ValueError` if a final observation, which Gymnasium does not check, is not of the space."""
         for env_index in np.flatnonzero(there).tolist():
@@ -263,32 +287,17 @@ class EnvRunner:
         if isinstance(base, AsyncVectorEnv) and awaits_replies(base):
             terminate_processes(base)
         where = "" if env_index is None else f"Sub-environment {env_index}: "
-        if not self._has_stepped and (found := malformed(self._env, env_index or 0)):
-            raise ValueError(f"{where}{found}") from error
         if is_parse_error(error):
-            raise ValueError(
-                f"{where}the environment returned values that are not of Gymnasium's API ({error}). {API}"
-            ) from error
+            raise ValueError(f"{where}the environment does not follow Gymnasium's API: {error}. {API}") from error
         if where:
             error.add_note(f"It was raised in sub-environment {env_index}.")
 
     def _finished_episodes(self, terminated: np.ndarray, truncated: np.ndarray, info: dict[str, Any]) -> list[Episode]:
         """Return the episodes that ended, and reset their counts."""
         ended = terminated | truncated
-        episodes = [
-            Episode(
-                env_index,
-                float(self._returns[env_index]),
-                int(self._lengths[env_index]),
-                bool(terminated[env_index]),
-                bool(truncated[env_index]),
-                self._success(info, env_index),
-            )
-            for env_index in np.flatnonzero(ended).tolist()
-        ]
-        self._returns[ended] = 0
-        self._lengths[ended] = 0
-        return episodes
+        episodes = self._open.episodes(ended, terminated, truncated)
+        self._open.forget(np.flatnonzero(ended))
+        return [episode._replace(success=self._success(info, episode.env_index)) for episode in episodes]
 
     def _success(self, info: dict[str, Any], env_index: int) -> bool | None:
         """Return whether a sub-environment reports success in the step that ended its episode; None if it does not."""
@@ -299,35 +308,31 @@ class EnvRunner:
                 return bool(infos[SUCCESS][env_index])
         return None
 
-    def _check_interruption(self) -> None:
-        """Raise `Interrupted` if someone else called the environment before a step."""
-        if self._watch is not None:
-            interrupted = self._watch.stepped_since(self._called_at) | self._watch.restarted_since(self._called_at)
-            if interrupted.any():
-                raise Interrupted(interrupted)
+    def _check_interruption(self, has_stepped: bool) -> None:
+        """Raise `Interrupted` if someone else called the environment before a step, or evaluated on it during one."""
+        if self._watch is None:
+            return
+        interrupted = self._watch.restarted_since(self._called_at)
+        if has_stepped:
+            interrupted[:] = interrupted.any()
+        else:
+            interrupted |= self._watch.stepped_since(self._called_at)
+        if interrupted.any():
+            raise Interrupted(interrupted)
 
-    def _check_evaluation(self) -> None:
-        """Raise `Interrupted` if there was an evaluation in the environment during a step."""
-        if self._watch is not None and self._watch.restarted_since(self._called_at).any():
-            raise Interrupted(np.ones(self.num_envs, bool))
-
-    def restart(self, chosen: np.ndarray) -> Any:
+    def restart(self, chosen: np.ndarray, seed: ResetSeed | None = None) -> Any:
         """Begin new episodes in the sub-environments of a mask, at least one; return the next observations of all."""
-        return self._reset_some(chosen, self._reset_seed)
+        self._open.forget(np.flatnonzero(chosen))
+        seed = seed or self._reset_seed
+        seeds = [seed(env_index) if chosen[env_index] else None for env_index in range(self.num_envs)]
+        if self._is_vector:
+            return self._reset(seed=seeds, options={"reset_mask": chosen})
+        return self._reset(seed=seeds[0])
 
     def reset_ended(self, step: Step) -> Any:
         """Reset the sub-environments whose episode ended in `step`; return the next observations of all."""
         ended = step.terminated | step.truncated
         return self.restart(ended) if ended.any() else step.next_observation
-
-    def _reset_some(self, chosen: np.ndarray, seed: ResetSeed) -> Any:
-        """Reset the sub-environments of a mask, at least one; return the next observations of all."""
-        self._returns[chosen] = 0
-        self._lengths[chosen] = 0
-        seeds = [seed(env_index) if chosen[env_index] else None for env_index in range(self.num_envs)]
-        if self._is_vector:
-            return self._reset(seed=seeds, options={"reset_mask": chosen})
-        return self._reset(seed=seeds[0])
 
     def replay_episodes(self, episodes: Sequence[OpenEpisode | None]) -> tuple[Any, dict[int, str]]:
         """Reset each sub-environment with the seed of its open episode, and repeat the episode's actions.
@@ -372,7 +377,7 @@ class EnvRunner:
                 if ended[env_index]:
                     mismatches.setdefault(env_index, "an end")
             reset = ended | (first_steps == now + 1)
-            observation = self._reset_some(reset, seed) if reset.any() else step.next_observation
+            observation = self.restart(reset, seed) if reset.any() else step.next_observation
         starts_over = np.array(
             [episode is None or env_index in mismatches for env_index, episode in enumerate(episodes)]
         )

@@ -11,7 +11,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -88,26 +88,24 @@ class EnvWatch:
     """
 
     def __init__(self, env: Any):
-        self._calls: list[_Calls] = []
         self._has_warned = False
-        keys = []
-        kinds = []
+        self._calls: list[_Calls] = []
+        held: list[Any] = []  # calls are recorded as long as a watch holds these
         for part, n in _counted_objects(env):
             base = part.unwrapped
-            calls = _calls.setdefault(id(base), [_Calls() for _ in range(n)])
+            with _lock:
+                calls = _calls.setdefault(id(base), _CallsOf(_Calls() for _ in range(n)))
+                held += [calls, _replaced.get(type(base)) or _Replacement(type(base))]
             for each in calls:
                 each.layers |= {id(layer) for layer in (*wrappers_of(env), *wrappers_of(part))}
             self._calls += calls
-            _users[id(base)] = _users.get(id(base), 0) + 1
-            keys.append(id(base))
-            kinds.append(_replace_methods(type(base)))
         self.num_envs = len(self._calls)
-        self._close = weakref.finalize(env.unwrapped, _forget, keys, kinds)
-        self._close.atexit = False
+        self._held = held
+        self._env = weakref.ref(env.unwrapped, lambda _: held.clear())
 
     def close(self) -> None:
         """Stop recording calls."""
-        self._close()
+        self._held.clear()
 
     def stepped_since(self, time: int) -> np.ndarray:
         """Return the mask of the sub-environments that were stepped after a time, `[num_envs]`."""
@@ -153,18 +151,43 @@ def evaluation_of(env: Any) -> Iterator[None]:
             calls.restart(is_evaluation=True)
 
 
-class _ById(dict[int, list[_Calls]]):
-    """The calls on objects by their `id`: one entry for an environment, or one for each sub-environment."""
+class _CallsOf(list[_Calls]):
+    """The calls on an object: one entry for an environment, or one for each sub-environment."""
+
+
+class _ById(weakref.WeakValueDictionary[int, _CallsOf]):
+    """The calls on objects by their `id`, as long as these are watched."""
 
     def __reduce__(self) -> Any:
         return _ById, ()  # a class that is pickled by value while it is watched takes none of them along
 
 
+class _Replacement:
+    """Methods of a class that record calls, in place of its own as long as this object exists.
+
+    Args:
+        kind: the class. Those of its methods that cannot be replaced stay.
+    """
+
+    def __init__(self, kind: type):
+        methods: dict[str, Callable[[Any], Any]] = {"step": _recorded_step, "reset": _recorded_reset}
+        if issubclass(kind, AsyncVectorEnv):
+            methods = {f"{name}_async": method for name, method in methods.items()}
+        replaced: dict[str, tuple[Any, Any]] = {}
+        for name, recorded in methods.items():
+            original = getattr(kind, name)
+            own = vars(kind).get(name)
+            if isinstance(original, types.FunctionType):
+                method = functools.wraps(original)(recorded(original))
+                with contextlib.suppress(TypeError):  # a class of an extension module
+                    setattr(kind, name, method)
+                    replaced[name] = own, method
+        _replaced[kind] = self
+        weakref.finalize(self, _restore_methods, kind, replaced)
+
+
 _calls = _ById()
-_users: dict[int, int] = {}
-"""The number of watches of each object."""
-_replaced: dict[type, tuple[int, dict[str, tuple[Any, Any]]]] = {}
-"""How often the methods of a class were to be replaced; and its own attributes, or None, with their replacements."""
+_replaced: weakref.WeakValueDictionary[type, _Replacement] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
 
@@ -176,44 +199,7 @@ def _counted_objects(env: Any) -> list[tuple[Any, int]]:
     return [(env, env.num_envs if isinstance(env, gym.vector.VectorEnv) else 1)]
 
 
-def _replace_methods(kind: type) -> type:
-    """Replace the methods of a class by those that record calls, as far as they can be replaced; return the class."""
-    methods: dict[str, Callable[[Any], Any]] = {"step": _recorded_step, "reset": _recorded_reset}
-    if issubclass(kind, gym.vector.VectorEnv):
-        methods["step"] = _recorded_vector_step
-    if issubclass(kind, AsyncVectorEnv):
-        methods = {f"{name}_async": method for name, method in methods.items()}
-    with _lock:
-        uses, replaced = _replaced.get(kind, (0, {}))
-        _replaced[kind] = uses + 1, replaced
-        for name, recorded in methods.items():
-            original = getattr(kind, name)
-            if name in replaced or not isinstance(original, types.FunctionType):
-                continue
-            method = functools.wraps(original)(recorded(original))
-            own = vars(kind).get(name)
-            with contextlib.suppress(TypeError):  # a class of an extension module
-                setattr(kind, name, method)
-                replaced[name] = own, method
-    return kind
-
-
-def _forget(keys: list[int], kinds: list[type]) -> None:
-    """Record the calls on objects, and those of their classes, for one watch less."""
-    with _lock:
-        for key in keys:
-            _users[key] -= 1
-            if not _users[key]:
-                del _users[key], _calls[key]
-        for kind in kinds:
-            uses, replaced = _replaced[kind]
-            _replaced[kind] = uses - 1, replaced
-            if uses == 1:
-                del _replaced[kind]
-                _restore_methods(kind, replaced)
-
-
-def _restore_methods(kind: type, replaced: Mapping[str, tuple[Any, Any]]) -> None:
+def _restore_methods(kind: type, replaced: dict[str, tuple[Any, Any]]) -> None:
     for name, (own, method) in replaced.items():
         if vars(kind).get(name) is not method:
             continue  # someone else replaced it, too
@@ -225,19 +211,8 @@ def _restore_methods(kind: type, replaced: Mapping[str, tuple[Any, Any]]) -> Non
 
 def _recorded_step(original: Any, recorded: _ById = _calls, clock: _Clock = CLOCK) -> Any:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        calls = recorded.get(id(self))
-        if calls is not None:
-            clock.now += 1
-            calls[0].stepped_at = clock.now
-        return original(self, *args, **kwargs)
-
-    return step
-
-
-def _recorded_vector_step(original: Any, recorded: _ById = _calls, clock: _Clock = CLOCK) -> Any:
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        clock.now += 1
         for calls in recorded.get(id(self), ()):
+            clock.now += 1
             calls.stepped_at = clock.now
         return original(self, *args, **kwargs)
 

@@ -5,6 +5,15 @@ from typing import Any, Literal
 
 from tfdpg.arguments import flag, natural
 
+COUNTERS = {
+    "env_steps": natural,
+    "last_update_phase": natural,
+    "episode_ended": flag,
+    "defers_updates": flag,
+    "deferred": natural,
+}
+"""The counters that are saved, and the check of each."""
+
 
 class Schedule:
     """The schedule of updates. Environment steps are counted over all sub-environments.
@@ -60,23 +69,13 @@ class Schedule:
             return self.update_every
         return self.gradient_steps
 
-    def set_num_envs(self, num_envs: int) -> None:
-        """Set the number of sub-environments."""
-        self.num_envs = num_envs
-
     def plan(self, steps: int | None) -> None:
         """Set the number of remaining steps; None if it is unknown."""
         self.total_steps = None if steps is None else self.env_steps + steps
 
     def state(self) -> dict[str, Any]:
         """Return the counters, as plain JSON values."""
-        return {
-            "env_steps": self.env_steps,
-            "last_update_phase": self.last_update_phase,
-            "episode_ended": self.episode_ended,
-            "defers_updates": self.defers_updates,
-            "deferred": self.deferred,
-        }
+        return {name: getattr(self, name) for name in COUNTERS}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `state`.
@@ -84,11 +83,8 @@ class Schedule:
         Raises:
             ValueError: a counter is not a number, or a flag not a bool.
         """
-        self.env_steps = natural("env_steps", state["env_steps"])
-        self.last_update_phase = natural("last_update_phase", state["last_update_phase"])
-        self.episode_ended = flag("episode_ended", state["episode_ended"])
-        self.defers_updates = flag("defers_updates", state["defers_updates"])
-        self.deferred = natural("deferred", state["deferred"])
+        for name, check in COUNTERS.items():
+            setattr(self, name, check(name, state[name]))
 
     def count(self, steps: int, episode_ended: bool) -> None:
         """Count environment steps, one for each sub-environment that took one."""

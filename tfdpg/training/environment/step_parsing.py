@@ -18,14 +18,17 @@ BOOL_TYPES = frozenset({bool, np.bool_})
 """The types that `parse_step` accepts without further checks."""
 
 API = (
-    "Gymnasium's `reset` returns (observation, info), and its `step` (observation, reward, terminated, truncated, "
-    "info): an observation of the space, a float, two bools and a dict."
+    "Gymnasium's `reset` takes a seed and options, and returns (observation, info); its `step` returns (observation, "
+    "reward, terminated, truncated, info): an observation of the space, a float, two bools and a dict. "
+    "`tfdpg check` says what to change."
 )
 PARSE_ERRORS = ValueError, TypeError, AttributeError, AssertionError
 """The errors that Gymnasium raises for return values of another structure."""
 GYMNASIUM, NUMPY, PACKAGE = (os.path.dirname(file or "") + os.sep for file in (gym.__file__, np.__file__, __file__))
 """The directories of the code that reads return values."""
-WORKER_ERROR = re.compile("unpack|broadcast input array|inhomogeneous shape|truth value of an array|string to float")
+WORKER_ERROR = re.compile(
+    "unpack|broadcast input array|inhomogeneous shape|truth value of an array|string to float|reset.. got an unexpected"
+)
 """The messages of such errors in a process of an `AsyncVectorEnv`, whose traceback is not available."""
 
 

@@ -67,7 +67,9 @@ class Learner:
         epoch: the number of epochs completed; the highest that was reached if `fit` started again from an earlier one.
         host_state: numbers, strings and lists that are saved with the agent, by name.
         counter: the number of updates ever made, an int64 variable `[]`, which lags behind `updates` at times.
-        remote_replay: the replay shards, while the agent's rows are in other processes; otherwise None.
+        remote_replay: the replay shards, while the agent's rows are in other processes; otherwise None. They are
+            `Minibatches` that can also save their rows for a checkpoint (`save(directory)`) and receive the directory
+            of the finished checkpoint (`on_saved(directory)`).
         has_diverged: whether losses or weights were NaN or infinite after the last updates.
     """
 
@@ -270,20 +272,6 @@ class Learner:
                     self._state.write_variables()
                 finally:
                     self._is_busy = False
-
-    @contextlib.contextmanager
-    def draw_from(self, minibatches: Any) -> Iterator[None]:
-        """Sample from replay shards inside the context.
-
-        Args:
-            minibatches: `Minibatches` that can also save their rows for a checkpoint (`save(directory)`) and receive
-                the directory of the finished checkpoint (`on_saved(directory)`).
-        """
-        self.remote_replay = minibatches
-        try:
-            yield
-        finally:
-            self.remote_replay = None
 
     def set_updates_per_phase(self, updates: int) -> None:
         """Set the number of updates in a typical update phase; ignored after the first update."""
