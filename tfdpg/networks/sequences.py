@@ -119,10 +119,10 @@ class SequenceBatch(NamedTuple):
         """Return the minibatch with Gaussian noise in the observations of all rows; see `TransitionBatch.with_noise`.
 
         Args:
-            stddev: standard deviation of the noise, as a fraction of that of each feature in the minibatch.
+            stddev: standard deviation of the noise, as a fraction of that of each feature in the valid rows.
             key: key of the random numbers, int64 `[2]`; see `stateless_normal`.
         """
-        return self._replace(observation=noisy(self.observation, stddev, key, axes=2))
+        return self._replace(observation=noisy(self.observation, stddev, key, self.valid))
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
         """Return the mean of a loss over the valid steps, weighted with the importance weights, `[]` or `[critics]`.

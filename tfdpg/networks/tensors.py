@@ -103,7 +103,8 @@ class TransitionBatch(NamedTuple):
             stddev: standard deviation of the noise, as a fraction of that of each feature in the minibatch.
             key: key of the random numbers, int64 `[2]`; see `stateless_normal`.
         """
-        return self._replace(observation=noisy(self.observation, stddev, key))
+        valid = tf.ones_like(self.weight, tf.bool)
+        return self._replace(observation=noisy(self.observation, stddev, key, valid))
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
         """Return the mean of a loss, weighted with the importance weights of prioritised replay, `[]` or `[n]`.
@@ -200,23 +201,31 @@ def network_inputs(spec: Spec, leaves: dict[str, tf.Tensor]) -> Any:
     return leaves if spec.is_dict else leaves["x"]
 
 
-def noisy(observation: Any, stddev: float, key: tf.Tensor, axes: int = 1) -> Any:
+def noisy(observation: Any, stddev: float, key: tf.Tensor, valid: tf.Tensor) -> Any:
     """Add Gaussian noise to observations, independently for each number.
 
     Args:
-        observation: a tensor, or a dict of tensors. Those of integers, such as images, remain as they are.
-        stddev: standard deviation of the noise, as a fraction of that of each feature in the minibatch.
+        observation: a tensor, or a dict of tensors, `[*rows, ...]`. Those of integers, such as images, remain as they
+            are.
+        stddev: standard deviation of the noise, as a fraction of that of each feature in the valid rows.
         key: key of the random numbers, int64 `[2]`; see `stateless_normal`.
-        axes: the number of leading axes that are not features.
+        valid: mask of the valid rows, bool `[*rows]`.
     """
     parts = keras.tree.flatten(observation)
     sizes = [math.prod(part.shape) if part.dtype.is_floating else 0 for part in parts]
     noises = tf.split(stateless_normal((sum(sizes),), key), sizes)
     added = [
-        part + stddev * tf.math.reduce_std(part, axis=range(axes)) * tf.reshape(noise, part.shape) if size else part
+        part + stddev * _spread(part, valid) * tf.reshape(noise, part.shape) if size else part
         for part, noise, size in zip(parts, noises, sizes, strict=True)
     ]
     return keras.tree.pack_sequence_as(observation, added)
+
+
+def _spread(values: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
+    """Return the standard deviation of each feature of `[*rows, ...]` over the valid rows."""
+    rows = valid.shape
+    weights = tf.reshape(tf.cast(valid, values.dtype), [*rows, *[1] * (len(values.shape) - len(rows))])
+    return tf.sqrt(tf.nn.weighted_moments(values, list(range(len(rows))), weights)[1])
 
 
 def unpack_observation(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Any:
