@@ -1,15 +1,16 @@
 """The option `smoothness`: its term of the policy's loss, and what it does to a policy."""
 
-import gymnasium
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from gymnasium import spaces
 
 import tfdpg
 from tests.agents import test_ddpg, test_td3
 from tests.agents.by_hand import BATCH, PI, S2, SPEC, S, adam_first_step
 from tests.agents.roster import AGENTS, SMALL, fit_briefly
-from tests.environments import Counter, RandomWalk
+from tests.environments import Counter, RandomWalk, Reach
 from tfdpg.components import smoothness_penalty
 from tfdpg.networks import SequenceBatch, TransitionBatch, stateless_normal
 
@@ -48,17 +49,75 @@ def test_the_noise_depends_on_the_seed_and_the_update():
     assert not np.array_equal(penalty(1, 5), penalty(1, 6)) and not np.array_equal(penalty(1, 5), penalty(2, 5))
 
 
-@pytest.mark.parametrize("kind", ["D4PG", "TD7"])
-def test_the_term_is_added_to_the_loss_of_the_policy(kind):
-    losses = []
-    for smoothness in (0.0, 0.5):
-        agent = AGENTS[kind](RandomWalk(), run_eagerly=True, smoothness=smoothness)
-        rng = np.random.default_rng(0)
-        batch = {name: rng.normal(size=(8, 2)) for name in ("observations", "next_observations")}
-        batch |= {"actions": rng.uniform(-1, 1, (8, 1)), "rewards": np.ones(8), "terminations": np.zeros(8)}
-        logs = [agent.train_on_batch(batch) for _ in range(2)]  # TD7's second update is the policy's first one
-        losses.append(logs[1 if kind == "TD7" else 0]["loss_pi"])
-    assert losses[1] > losses[0]
+class Parts(Counter):
+    """Observations with a scalar, an image and a float64 part."""
+
+    def __init__(self):
+        super().__init__()
+        parts = spaces.Box(-1, 1, ()), spaces.Box(0, 255, (2, 2, 1), np.uint8), spaces.Box(-9, 9, (3,), np.float64)
+        self.observation_space = spaces.Tuple(parts)
+
+
+def samples(space, batch_size):
+    """Return observations of a space in the form of `train_on_batch` and `predict`."""
+    if isinstance(space, spaces.Dict):
+        return {name: samples(part, batch_size) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(samples(part, batch_size) for part in space)
+    return np.stack([space.sample() for _ in range(batch_size)])
+
+
+def near(observations, seed, number):
+    """Return observations with the noise of update `number`."""
+    parts = keras.tree.flatten(observations)
+    floats = [part for part in parts if part.dtype.kind == "f"]
+    normal = stateless_normal((sum(part.size for part in floats),), tf.constant([-1 - seed, number], tf.int64)).numpy()
+    noises = iter(np.split(normal, np.cumsum([part.size for part in floats])[:-1]))
+    return keras.tree.map_structure(
+        lambda part: (
+            part + 0.2 * part.std(axis=0) * next(noises).reshape(part.shape) if part.dtype.kind == "f" else part
+        ),
+        observations,
+    )
+
+
+@pytest.mark.parametrize(
+    "kind, make",
+    [
+        ("D4PG", RandomWalk),
+        ("TD7", Reach),
+        ("DDPG", Reach),
+        ("DDPG", Parts),
+        pytest.param("TD3", Reach, marks=pytest.mark.slow),
+        pytest.param("TD7", RandomWalk, marks=pytest.mark.slow),
+        pytest.param("TD7", Parts, marks=pytest.mark.slow),
+    ],
+)
+def test_the_loss_of_the_policy_has_the_terms_for_each_kind_of_observation(kind, make):
+    env = make()
+    env.observation_space.seed(0)
+    spec = tfdpg.Spec.of(env)
+    observations, following = (samples(env.observation_space, 8) for _ in range(2))
+    batch = {"observations": observations, "next_observations": following, "rewards": np.ones(8)}
+    batch |= {"actions": np.zeros((8, spec.act_dim)), "terminations": np.arange(8) % 2}
+    number = 2 if kind in ("TD3", "TD7") else 1  # the first update of the policy
+    plain, smooth = (AGENTS[kind](env, run_eagerly=True, smoothness=weight, seed=3) for weight in (0.0, 20.0))
+    action, *others = (plain.predict(each) for each in (observations, following, near(observations, 3, number)))
+    temporal, spatial = (np.mean(((action - other) / spec.action_scale) ** 2) for other in others)
+    losses = [[agent.train_on_batch(batch) for _ in range(number)][-1]["loss_pi"] for agent in (plain, smooth)]
+    assert spatial > 0 < temporal
+    np.testing.assert_allclose(losses[1] - losses[0], 20 * (temporal + 5 * spatial), rtol=1e-3)
+
+
+def test_the_next_observation_is_n_steps_later():
+    agent = tfdpg.DDPG(Counter(length=7), **SMALL, n_step=3, smoothness=1.0)
+    fit_briefly(agent, Counter(length=7), epochs=1, steps_per_epoch=30)
+    packed, _ = agent.data.minibatch_builder(agent.updates, 1)
+    batch = agent.data.unpack(tuple(tf.constant(part[0]) for part in packed))
+    step = np.array(batch.observation)[:, 1]
+    following = np.array(batch.ask_following(lambda at: at.observation, batch.observation))[:, 1]
+    np.testing.assert_array_equal(following, np.minimum(step + 3, 7))
+    assert 7 in following and 3 in following - step
 
 
 def test_integers_and_constant_features_have_no_noise():
@@ -131,7 +190,7 @@ def test_an_agent_with_noise_in_its_loss_continues_exactly_after_loading(tmp_pat
 
 
 def test_an_observation_without_floats_has_only_the_temporal_term():
-    spec = tfdpg.Spec(gymnasium.spaces.Discrete(3), SPEC.action_space)
+    spec = tfdpg.Spec(spaces.Discrete(3), SPEC.action_space)
     agent = tfdpg.DDPG(spec, **SMALL | {"batch_size": 2}, smoothness=1.0)
     first, last = (tf.constant(numbers, tf.int32) for numbers in ([0, 1], [0, 2]))
     batch = TransitionBatch(first, *[tf.zeros(2)] * 4, last)
