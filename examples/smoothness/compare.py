@@ -80,6 +80,18 @@ def mean(rows: list[dict[str, str]], column: str) -> float:
     return statistics.fmean(float(row[column]) for row in rows)
 
 
+def draw_points(axis: Any, weights: dict[float, list[dict[str, str]]], column: str) -> None:
+    """Draw a point for each seed, side by side, and a line at the mean for each λ."""
+    for place, rows in enumerate(weights.values()):
+        values = [float(row[column]) for row in sorted(rows, key=lambda row: int(row["seed"]))]
+        places = [place + 0.16 * (seed - (len(values) - 1) / 2) for seed in range(len(values))]
+        axis.hlines(statistics.fmean(values), place - 0.35, place + 0.35, color="#029e73", linewidth=2, label="mean")
+        axis.plot(places, values, "o", color="#0173b2", markersize=5, clip_on=False, zorder=3, label="one seed")
+    axis.set_xticks(range(len(weights)), [f"{weight:g}" for weight in weights])
+    axis.set_xlim(-0.5, len(weights) - 0.5)
+    axis.grid(axis="x", visible=False)
+
+
 def draw() -> None:
     """Write smoothness.svg, and print a row of the table for each environment and λ."""
     import matplotlib
@@ -89,23 +101,25 @@ def draw() -> None:
 
     with RESULTS.open(newline="") as file:
         groups = by_weight(csv.DictReader(file))
-    style: Any = {**STYLE, "axes.grid": True}
+    style: Any = {**STYLE, "axes.grid": True, "axes.axisbelow": True}
     plt.rcParams.update(style)
-    size = 3.2 * len(groups), 4.5
-    figure, axes = plt.subplots(2, len(groups), figsize=size, squeeze=False, layout="constrained")
+    size = 3.6 * len(groups), 5.2
+    figure, axes = plt.subplots(2, len(groups), figsize=size, squeeze=False, sharex="col", layout="constrained")
     for column, (env, weights) in enumerate(groups.items()):
-        names = [f"{weight:g}" for weight in weights]
-        for axis, value in zip(axes[:, column], ("change", "return"), strict=True):
-            for name, rows in zip(names, weights.values(), strict=True):
-                axis.plot([name] * len(rows), [float(row[value]) for row in rows], "o", color="#0173b2", alpha=0.6)
-            axis.plot(names, [mean(rows, value) for rows in weights.values()], "_", color="#029e73", markersize=30)
-        axes[0, column].set_title(env)
-        axes[0, column].set_ylim(bottom=0)
-        axes[1, column].set_xlabel("smoothness")
+        change, returned = axes[:, column]
+        draw_points(change, weights, "change")
+        draw_points(returned, weights, "return")
+        change.set_title(env)
+        change.set_ylim(bottom=0)
+        returned.yaxis.set_major_formatter("{x:,.0f}")
+        returned.set_xlabel("smoothness")
         for weight, rows in weights.items():
             print(f"| {env} | {weight:g} | {len(rows)} | {mean(rows, 'change'):.3f} | {mean(rows, 'return'):,.0f} |")
-    axes[0, 0].set_ylabel("mean change of an action,\nfraction of the action scale")
+    axes[0, 0].set_ylabel("mean change of an action")
     axes[1, 0].set_ylabel("return")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend(unique.values(), unique, loc="outside lower center", ncols=2, frameon=False)
     save(figure, RESULTS.with_name("smoothness.svg"), "")
 
 

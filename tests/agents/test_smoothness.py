@@ -7,12 +7,15 @@ import tensorflow as tf
 from gymnasium import spaces
 
 import tfdpg
+from examples.sac import SAC, SACOptions
 from tests.agents import test_ddpg, test_td3
 from tests.agents.by_hand import BATCH, PI, S2, SPEC, S, adam_first_step
 from tests.agents.roster import AGENTS, SMALL, fit_briefly
 from tests.environments import Counter, RandomWalk, Reach
 from tfdpg.components import smoothness_penalty
 from tfdpg.networks import SequenceBatch, TransitionBatch, stateless_normal
+from tfdpg.options import takes_options
+from tfdpg.ranges import NonNegative
 
 SCALE = 2.0
 """The action scale of `SPEC`."""
@@ -198,3 +201,28 @@ def test_an_observation_without_floats_has_only_the_temporal_term():
     expected = np.square((actions[0] - actions[1]) / SCALE).mean(axis=-1)
     np.testing.assert_allclose(smoothness_penalty(agent, batch, counter(1)), expected, rtol=1e-5)
     assert expected[0] == 0 < expected[1]
+
+
+class SmoothSACOptions(SACOptions):
+    smoothness: NonNegative = 0.0
+    """weight of the penalty."""
+
+
+class SmoothSAC(SAC):
+    """An own algorithm with a stochastic policy, whose mean actions are to be smooth."""
+
+    @takes_options(SmoothSACOptions)
+    def __init__(self, env, options):
+        super().__init__(env, options)
+
+    def penalty(self, batch, number):
+        return smoothness_penalty(self, batch, number, lambda at: self.sample(at.ask(self.networks["pi"]), 0.0)[0])
+
+
+def test_an_own_algorithm_with_a_stochastic_policy_penalises_its_mean_actions():
+    agent = SmoothSAC(SPEC, **SMALL | {"batch_size": 2}, smoothness=0.5, seed=4)
+    observations = (np.float32(each).reshape(-1, 1) for each in (S, S2, S + noise_by_hand(4, 6)))
+    action, *others = (agent.predict(each)[:, 0] for each in observations)
+    temporal, spatial = (((action - other) / SCALE) ** 2 for other in others)
+    np.testing.assert_allclose(agent.penalty(BATCH, counter(6)), 0.5 * (temporal + 5 * spatial), rtol=1e-3)
+    assert (temporal > 0).all()
