@@ -103,7 +103,7 @@ def draw() -> None:
         groups = by_weight(csv.DictReader(file))
     style: Any = {**STYLE, "axes.grid": True, "axes.axisbelow": True}
     plt.rcParams.update(style)
-    size = 3.6 * len(groups), 5.2
+    size = 3.3 * len(groups), 5
     figure, axes = plt.subplots(2, len(groups), figsize=size, squeeze=False, sharex="col", layout="constrained")
     for column, (env, weights) in enumerate(groups.items()):
         change, returned = axes[:, column]
