@@ -183,8 +183,15 @@ MUTATIONS = (
     (
         "smoothness: the noise is in the units of observations",
         "networks/tensors.py",
-        "stddev * tf.math.reduce_std(part, axis=range(axes)) * ",
+        "stddev * _spread(part, valid) * ",
         "stddev * ",
+        SMOOTHNESS,
+    ),
+    (
+        "smoothness: padding counts in the deviation of the noise",
+        "networks/sequences.py",
+        "noisy(self.observation, stddev, key, self.valid)",
+        "noisy(self.observation, stddev, key, tf.ones_like(self.valid))",
         SMOOTHNESS,
     ),
     (
