@@ -6,7 +6,8 @@ import pytest
 
 import tfdpg
 from examples import offline, own_loop, own_networks, pixels
-from tests.agents.roster import SMALL, fit_briefly
+from examples.smoothness import compare
+from tests.agents.roster import SMALL, brief, fit_briefly
 
 
 def test_own_loop(capsys):
@@ -47,3 +48,18 @@ def test_pixels(tmp_path):
     assert frames.size == 3 * 40 * 75 and agent.replay.transitions()["observations"].shape[1:] == frames.shape
     assert frames.min() == 0 and frames.max() == 255  # the sky, and the cart
     assert tfdpg.load(agent.export(tmp_path / "model"))(frames) == agent(frames)
+
+
+def test_smoothness_is_the_change_of_actions_as_a_fraction_of_the_action_scale():
+    env = gym.make("Pendulum-v1", max_episode_steps=5)
+    signs = iter([1, -1] * 5)
+    returned, change = compare.measure(lambda observation: np.float32([next(signs)]), env, episodes=2)
+    assert change == 1 and -16.4 * 5 < returned < 0  # the action scale is 2
+    assert compare.measure(lambda observation: np.float32([0.5]), env, episodes=1)[1] == 0
+
+
+@brief
+@pytest.mark.slow
+def test_smoothness_is_compared():
+    row = compare.train("Pendulum-v1", 40, 0.1, 0, episodes=1, **SMALL)
+    assert row["smoothness"] == 0.1 and -2000 < row["return"] < 0 and 0 <= row["change"] <= 2
