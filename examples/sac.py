@@ -24,8 +24,8 @@ from tfdpg.options import takes_options
 from tfdpg.ranges import Positive
 
 WITHOUT = (
-    *("noise", "act_noise", "ou_theta", "random_eps", "act_noise_schedule", "bc_weight", "action_l2", "recurrent"),
-    *("target_networks", "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"),
+    *("noise", "act_noise", "ou_theta", "random_eps", "act_noise_schedule", "bc_weight", "action_l2", "smoothness"),
+    *("target_networks", "recurrent", "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"),
 )
 """Options of similar agents that SAC does not take."""
 

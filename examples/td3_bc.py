@@ -54,9 +54,9 @@ class TD3BC(tfdpg.TD3):
         weight = tf.fill([self.batch_elements], tf.exp(self.log_weight.value))
         return super().update(batch, counter) | {"weight": weight}
 
-    def update_policy(self, batch: Batch) -> tf.Tensor:
+    def update_policy(self, batch: Batch, counter: Any) -> tf.Tensor:
         """Take one step of the policy's optimizer, and one of the weight's; return the policy's loss, `[batch]`."""
-        loss_pi = super().update_policy(batch)
+        loss_pi = super().update_policy(batch, counter)
         with self.minimize("weight") as step:
             excess = self.distance(batch, batch.ask(self.pi)) - self.options.distance
             step(-batch.average(self.log_weight.value * excess))

@@ -1,7 +1,5 @@
 """Each example does what it says."""
 
-import warnings
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -9,7 +7,8 @@ import pytest
 import tfdpg
 from examples import offline, own_loop, own_networks, pixels
 from examples.demonstrations import compare as comparison
-from tests.agents.roster import SMALL, fit_briefly
+from examples.smoothness import compare
+from tests.agents.roster import SMALL, brief, fit_briefly
 
 
 def test_own_loop(capsys):
@@ -57,12 +56,26 @@ def test_controllers_earn_rewards_that_are_rare():
     assert means["MountainCarContinuous-v0"] > 85 and means["SparsePendulum"] > 130
 
 
+@brief
 def test_demonstrations_are_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "RESULTS", tmp_path / "results.csv")
     for ratio in (0.0, 0.5):
         short = {"episodes": 1, "every": 20, **SMALL, "run_eagerly": True, "gradient_steps": 1}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            comparison.append(comparison.train("SparsePendulum", 40, ratio, 0, **short))
+        comparison.append(comparison.train("SparsePendulum", 40, ratio, 0, **short))
     ratios = comparison.curves()["SparsePendulum"]
     assert [[step for step, _ in seeds[0]] for seeds in ratios.values()] == [[20, 40]] * 2 and ratios.keys() == {0, 0.5}
+
+
+def test_smoothness_is_the_change_of_actions_as_a_fraction_of_the_action_scale():
+    env = gym.make("Pendulum-v1", max_episode_steps=5)
+    signs = iter([1, -1] * 5)
+    returned, change = compare.measure(lambda observation: np.float32([next(signs)]), env, episodes=2)
+    assert change == 1 and -16.4 * 5 < returned < 0  # the action scale is 2
+    assert compare.measure(lambda observation: np.float32([0.5]), env, episodes=1)[1] == 0
+
+
+@brief
+@pytest.mark.slow
+def test_smoothness_is_compared():
+    row = compare.train("Pendulum-v1", 40, 0.1, 0, episodes=1, **SMALL)
+    assert row["smoothness"] == 0.1 and -2000 < row["return"] < 0 and 0 <= row["change"] <= 2

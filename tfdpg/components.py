@@ -21,7 +21,7 @@ import tensorflow as tf
 from tfdpg.acting import Exploration, RecurrentSpec
 from tfdpg.arguments import positive_int, real, reject, warn
 from tfdpg.compat.keras import accept_unused_keys, accepts_unused_keys, layers_without_build, quiet_build, unused_keys
-from tfdpg.losses import bc_loss, clip_action_gradient
+from tfdpg.losses import bc_loss, clip_action_gradient, smoothness_loss
 from tfdpg.networks import Batch, Normalizer, free_graphs, in_flat_state, observation_inputs, while_loop
 from tfdpg.replay import MakeMinibatchBuilder, ReplayBuffer
 from tfdpg.spec import Packed, Spec
@@ -48,6 +48,7 @@ __all__ = [
     "rmsprop",
     "run_if",
     "scalar",
+    "smoothness_penalty",
 ]
 """What declarations and updates in users' own files use; the rest is for tfdpg's other modules."""
 
@@ -888,6 +889,42 @@ def policy_loss(
     action, data_action = ((a - spec.center) / spec.action_scale for a in (action, batch.action))
     loss = -q if bc_weight == 0 else bc_loss(q, action, data_action, bc_weight, batch.average)
     return loss if action_l2 == 0 else loss + action_l2 * tf.reduce_mean(tf.square(action), axis=-1)
+
+
+OBSERVATION_NOISE = 0.2
+"""Standard deviation of the noise of `smoothness_penalty`, as a fraction of that of each feature in the minibatch."""
+
+
+def smoothness_penalty(
+    agent: Any, batch: Batch, counter: Any, policy: Callable[[Any], tf.Tensor] | None = None
+) -> tf.Tensor | float:
+    """Return λ times how much a deterministic policy's actions change in time and with noise, to add to its loss.
+
+    λ is the option `smoothness`. The change in time is that from an observation to the next one in the minibatch, which
+    is `n_step` steps later; in sequences, it is that from each step to the next step. The noise is Gaussian, and its
+    standard deviation is a fifth of that of each feature in the minibatch. Arrays of integers have no noise.
+
+    Args:
+        agent: the agent, with the option `smoothness`.
+        batch: the minibatch.
+        counter: the number of the update, int64 `[]`. The noise depends only on the agent's seed and this number.
+        policy: returns the actions at the observations of a minibatch, `[batch, act_dim]`, in the environment's units;
+            None asks the network `pi`.
+
+    Returns:
+        The penalties, `[batch]`, or 0 if λ is 0.
+
+    Source: Mysore, Mabsout, Mancuso, Saenko 2021 (CAPS); see `tfdpg.losses.smoothness_loss`. The paper chooses the
+    standard deviation by the expected noise of measurements; Kwak, Hwang 2026 use 0.2 in the units of observations.
+    """
+    weight = agent.options.smoothness
+    if weight == 0:
+        return 0.0
+    ask = policy or (lambda at: at.ask(agent.networks["pi"]))
+    key = tf.stack([tf.constant(~agent.seed, tf.int64), counter])  # other random numbers have the key (seed, counter)
+    action = ask(batch)
+    actions = action, batch.ask_following(ask, action), ask(batch.with_noise(OBSERVATION_NOISE, key))
+    return weight * smoothness_loss(*(each / agent.spec.action_scale for each in actions))
 
 
 def clipped_policy_loss(

@@ -67,7 +67,7 @@ def test_a_policy_update_maximises_q1_before_the_targets_are_updated():
 def test_each_loss_updates_its_own_weights_only():
     agent = linear_agent()
     before = {name: network.get_weights()[0] for name, network in agent.networks.items()}
-    agent.update_policy(BATCH)
+    agent.update_policy(BATCH, tf.constant(2, tf.int64))
     moved = {
         name for name, network in agent.networks.items() if not np.array_equal(before[name], network.get_weights()[0])
     }

@@ -77,11 +77,12 @@ def huber(error):
 class Reference:
     """TD7 in NumPy, float64, with actions in [-1, 1] and gradients by central differences."""
 
-    def __init__(self, networks, period, bc_weight, preactivation_weight):
+    def __init__(self, networks, period, bc_weight, preactivation_weight, smoothness):
         self.w = networks
         self.period = period
         self.bc_weight = bc_weight
         self.preactivation_weight = preactivation_weight
+        self.smoothness = smoothness
         self.moments = {}
         self.target = {name: [x.copy() for x in networks[name]] for name in ("pi", "q1", "q2")}
         self.fixed = {name: [x.copy() for x in networks[name]] for name in ("state_encoder", "action_encoder")}
@@ -114,7 +115,12 @@ class Reference:
                 rate = 3e-4 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
                 self.w[name][i] -= rate * m / (np.sqrt(v) + 1e-7)
 
-    def update(self, s, a, r, s_t, not_done, noise):
+    def change(self, s, other):
+        """The mean squared difference of the actions at two observations."""
+        actions = (policy(self.w["pi"], x, f(self.fixed["state_encoder"], x)) for x in (s, other))
+        return np.mean(np.subtract(*actions) ** 2)
+
+    def update(self, s, a, r, s_t, not_done, noise, near):
         self.updates += 1
         w = self.w
         zs_t = f(w["state_encoder"], s_t)
@@ -149,7 +155,8 @@ class Reference:
             def policy_loss():
                 cloning = self.bc_weight * size * np.mean((policy(w["pi"], s, zs) - a) ** 2)
                 penalty = self.preactivation_weight * np.mean(preactivation(w["pi"], s, zs) ** 2)
-                return cloning + penalty - values().mean()
+                changes = self.smoothness * (self.change(s, s_t) + 5 * self.change(s, near))
+                return cloning + penalty + changes - values().mean()
 
             measured["loss_pi"] = policy_loss()
             self.step(self.minimize("pi", policy_loss))
@@ -162,13 +169,16 @@ class Reference:
         return measured | {"loss_q": huber(np.array(errors)).mean(axis=1).sum()}
 
 
-@pytest.mark.parametrize("weights", [{}, {"bc_weight": 0.1, "preactivation_weight": 0.3}], ids=["default", "all terms"])
+TERMS = {"bc_weight": 0.1, "preactivation_weight": 0.3, "smoothness": 0.2}
+
+
+@pytest.mark.parametrize("weights", [{}, TERMS], ids=["default", "all terms"])
 def test_five_updates_follow_the_equations_of_the_paper(rng, weights):
     agent = tfdpg.TD7(
         SPEC, **SMALL, seed=4, target_update_every=2, jit_compile=False, run_eagerly=bool(weights), **weights
     )
     arrays = {name: [np.asarray(weight, np.float64) for weight in agent.networks[name].get_weights()] for name in NAMES}
-    reference = Reference(arrays, 2, **{"bc_weight": 0.0, "preactivation_weight": 0.0} | weights)
+    reference = Reference(arrays, 2, **dict.fromkeys(TERMS, 0.0) | weights)
     for update in range(1, 6):
         batch = {
             "observations": rng.normal(size=(5, 3)),
@@ -179,6 +189,8 @@ def test_five_updates_follow_the_equations_of_the_paper(rng, weights):
         }
         batch = {name: array.astype(np.float32) for name, array in batch.items()}
         noise = stateless_normal((5, 2), tf.constant([4, update], tf.int64)).numpy()
+        perturbation = stateless_normal((15,), tf.constant([-5, update], tf.int64)).numpy().reshape(5, 3)
+        near = batch["observations"] + 0.2 * batch["observations"].std(axis=0) * perturbation
         expected = reference.update(
             batch["observations"],
             batch["actions"] / 2,
@@ -186,6 +198,7 @@ def test_five_updates_follow_the_equations_of_the_paper(rng, weights):
             batch["next_observations"],
             1 - batch["terminations"],
             noise,
+            near,
         )
         logs = agent.train_on_batch(batch)
         assert {name: logs.get(name, np.nan) for name in expected} == pytest.approx(expected, rel=1e-4, nan_ok=True)

@@ -11,14 +11,13 @@ import re
 import subprocess
 from pathlib import Path
 
-import gymnasium as gym
 import pytest
 import tyro
 
 from tests.agents.roster import brief
 from tests.docs.pages import PAGES, ROOT, fences, found_on, module, spans, table
 from tests.docs.substitutions import FLAGS, NOT_RUN, prepare
-from tfdpg import cli
+from tfdpg import cli, environments
 from tfdpg.agents import AGENTS
 from tfdpg.agents.classes import import_agent, is_external
 from tfdpg.checking.command import check as check_environment
@@ -80,7 +79,7 @@ def parse(command, *words):
         import_agent(words[0])
     options = tyro.cli(training_flags(words[0]), args=words[1:])
     if not options.environment.env.startswith(("dm_control/", "gymnasium_robotics:")):
-        gym.spec(options.environment.env)
+        environments.maker(options.environment.env)
     return options
 
 

@@ -70,6 +70,23 @@ def test_smooth_action_clips_noise_per_dimension():
     np.testing.assert_allclose(smoothed, [[0.5, -2.0]])
 
 
+def test_smoothness_loss_by_hand():
+    action = tf.Variable([[0.5, 0.0], [1.0, -1.0]])
+    next_action, near_action = tf.constant([[0.0, 0.0], [1.0, -0.5]]), tf.constant([[0.5, 0.2], [1.0, -1.0]])
+    with tf.GradientTape() as tape:
+        loss = losses.smoothness_loss(action, next_action, near_action)
+    np.testing.assert_allclose(loss, [0.25 / 2 + 5 * 0.04 / 2, 0.25 / 2], rtol=1e-6)
+    np.testing.assert_allclose(tape.gradient(loss, action), [[0.5, -5 * 0.2], [0, -0.5]], rtol=1e-6)
+
+
+def test_equal_actions_are_smooth_and_have_a_gradient_of_zero():
+    action = tf.Variable([[0.3, -0.7]])
+    with tf.GradientTape() as tape:
+        loss = losses.smoothness_loss(action, action + 0.0, action + 0.0)
+    assert float(loss[0]) == 0
+    np.testing.assert_array_equal(tape.gradient(loss, action), [[0, 0]])
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_against_numpy_on_any_leading_shape(rng, dtype):
     shape = (3, 4, 5)
@@ -85,6 +102,11 @@ def test_against_numpy_on_any_leading_shape(rng, dtype):
     smoothed = losses.smooth_action(a, e, 0.3, low, high)
     assert smoothed.dtype == dtype
     np.testing.assert_allclose(smoothed, np.minimum(np.maximum(a + np.clip(e, -0.3, 0.3), low), high), rtol=1e-6)
+    near = (a + 0.1 * e).astype(dtype)
+    loss = losses.smoothness_loss(a, e, near)
+    assert loss.dtype == dtype
+    distances = [np.linalg.norm(a - other, axis=-1) for other in (e, near)]
+    np.testing.assert_allclose(loss, (distances[0] ** 2 + 5 * distances[1] ** 2) / 2, rtol=1e-5)
 
 
 def test_shapes_that_would_broadcast_are_refused():
@@ -96,6 +118,8 @@ def test_shapes_that_would_broadcast_are_refused():
         losses.td_target(row, column, row)
     with pytest.raises(ValueError, match="noise"):
         losses.smooth_action(tf.zeros((4, 2)), tf.zeros((1, 2)), 0.5, tf.zeros(2), tf.ones(2))
+    with pytest.raises(ValueError, match="next_action"):
+        losses.smoothness_loss(tf.zeros((4, 1)), tf.zeros((1, 1)), tf.zeros((4, 1)))
 
 
 def test_bc_loss_by_hand_and_without_gradient_through_its_scale():

@@ -3,6 +3,7 @@
 from tests.mutations import ACER, D4PG, DDPG, RNN, SCORES, TD3
 
 TD7 = ("agents/test_td7.py",)
+SMOOTHNESS = ("agents/test_smoothness.py",)
 
 MUTATIONS = (
     # delay, clip, averaging
@@ -177,6 +178,35 @@ MUTATIONS = (
         "tf.where(valid[t], new, old)",
         "new",
         RNN,
+    ),
+    # smooth actions
+    (
+        "smoothness: the noise is in the units of observations",
+        "networks/tensors.py",
+        "stddev * _spread(part, valid) * ",
+        "stddev * ",
+        SMOOTHNESS,
+    ),
+    (
+        "smoothness: padding counts in the deviation of the noise",
+        "networks/sequences.py",
+        "noisy(self.observation, stddev, key, self.valid)",
+        "noisy(self.observation, stddev, key, tf.ones_like(self.valid))",
+        SMOOTHNESS,
+    ),
+    (
+        "smoothness: the noise is that of target actions",
+        "components.py",
+        "tf.constant(~agent.seed, tf.int64)",
+        "tf.constant(agent.seed, tf.int64)",
+        SMOOTHNESS,
+    ),
+    (
+        "smoothness: the next step of a sequence may be padding",
+        "networks/sequences.py",
+        "tf.where(tf.expand_dims(continues, -1) > 0, following, steps)",
+        "following",
+        SMOOTHNESS,
     ),
     # TD7 and LAP
     (

@@ -18,7 +18,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 import tfdpg
 from tests.agents.roster import SMALL, brief, parametrize_agents
 from tests.commands import QUIET, TINY
-from tests.environments import Counter, Machine
+from tests.environments import Counter, Machine, Reach
 from tfdpg import cli
 from tfdpg.replay import TransitionLayout
 
@@ -70,6 +70,8 @@ def test_all_agents_take_the_steps_and_make_the_updates(make, options):
         pytest.param(tfdpg.TD3, {"recurrent": "lstm"}, marks=pytest.mark.slow),
         pytest.param(tfdpg.TD7, {"encoder_units": (4,), "embedding_units": 3}, marks=pytest.mark.slow),
         pytest.param(tfdpg.D4PG, {}, marks=pytest.mark.slow),
+        pytest.param(tfdpg.TD3, {"her": "future"}, marks=pytest.mark.slow),
+        pytest.param(tfdpg.DDPG, {"pi": "custom"}, marks=pytest.mark.slow),
     ],
 )
 def test_nothing_is_traced_after_the_first_step(make, options, monkeypatch):
@@ -82,17 +84,22 @@ def test_nothing_is_traced_after_the_first_step(make, options, monkeypatch):
 
     monkeypatch.setattr(FuncGraph, "__init__", counted)
 
-    class Watched(Plant):
+    class Watched(gym.Wrapper):
         def reset(self, **arguments):
             self.before = len(graphs)
             return super().reset(**arguments)
 
         def step(self, action):
             assert len(graphs) == self.before > 0, graphs
+            time.sleep(1e-3)
             return super().step(action)
 
-    agent = make(Counter(), **SMALL | options)
-    agent.fit(Watched(), **RUN)
+    env = Reach() if "her" in options else Counter()
+    if "pi" in options:
+        x = keras.Input((2,))
+        options = {"pi": keras.Model(x, keras.layers.Dense(1, "tanh")(Same()(x)))}
+    agent = make(env, **SMALL | options)
+    agent.fit(Watched(env), **RUN)
     assert agent.updates > 0
 
 
@@ -211,6 +218,44 @@ def test_the_machine_is_stopped_first_and_then_a_checkpoint_is_written(tmp_path,
     assert stopped == [(True, 0.25)] and plant.closed
     saved = max(int(path.name) for path in tmp_path.iterdir())
     assert tfdpg.load_agent(tmp_path / str(saved)).env_steps == agent.env_steps == len(plant.actions) - 1
+
+
+class Slow(keras.callbacks.Callback):
+    """Takes long at the end of an epoch, as writing to a slow disk does."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        before = self.model.env_steps
+        time.sleep(0.5)
+        self.steps = self.model.env_steps - before
+
+
+def test_callbacks_do_not_hold_the_control_loop():
+    slow = Slow()
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    agent.fit(Plant(), **RUN | {"epochs": 20, "steps_per_epoch": 50}, callbacks=[slow, StopAfter()])
+    assert slow.steps > 50
+
+
+class StopAfter(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = True
+
+
+def test_a_policy_that_has_diverged_is_not_saved(tmp_path):
+    class Diverging(tfdpg.TD3):
+        def update(self, batch, counter):
+            metrics = super().update(batch, counter)
+            for weight in self.pi.trainable_variables:
+                weight.assign(tf.where(counter > 60, weight.value * np.nan, weight.value))
+            return metrics
+
+    plant = Plant()
+    agent = Diverging(Plant(), **SMALL)
+    with pytest.raises(FloatingPointError):
+        agent.fit(plant, **RUN | {"epochs": 20}, callbacks=[tfdpg.callbacks.Checkpoint(tmp_path)], safe_action=[0.0])
+    assert plant.closed and plant.actions[-1] == [0.0] and np.isfinite(plant.actions).all()
+    saved = tfdpg.load_agent(max(tmp_path.iterdir(), key=lambda path: int(path.name)), agent_class=Diverging)
+    assert saved.updates <= 60
 
 
 def test_an_error_of_the_machine_ends_training_with_a_checkpoint(tmp_path):

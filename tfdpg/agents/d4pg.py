@@ -18,7 +18,7 @@ from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import actor_critic
 from tfdpg.agents.options import D4PGOptions
 from tfdpg.agents.support_range import choose_support, follow_returns, warn_of_edges
-from tfdpg.components import Declaration, clipped_policy_loss, polyak
+from tfdpg.components import Declaration, clipped_policy_loss, polyak, smoothness_penalty
 from tfdpg.losses import td_target
 from tfdpg.networks import Batch, Categorical, Critics, Head, HeadOptions, Mixture, Value, head_of, per_critic
 from tfdpg.options import takes_options
@@ -126,7 +126,7 @@ class D4PG(Agent):
             losses = self.critic_loss(batch, outputs, target)
             step(batch.mean(losses))
         with self.minimize("pi") as step:
-            loss_pi = self.policy_loss(batch)
+            loss_pi = self.policy_loss(batch) + smoothness_penalty(self, batch, counter)
             step(batch.average(loss_pi))
         self.update_copies(counter)
         values = per_critic(self.head.mean, outputs)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import actor_critic, td_losses
 from tfdpg.agents.options import DDPGOptions
-from tfdpg.components import Declaration, policy_loss, polyak
+from tfdpg.components import Declaration, policy_loss, polyak, smoothness_penalty
 from tfdpg.losses import td_target
 from tfdpg.networks import Batch, flat_values
 from tfdpg.options import takes_options
@@ -71,7 +71,7 @@ class DDPG(Agent):
             loss_q = self.critic_loss(batch, q, target)
             step(batch.mean(loss_q))
         with self.minimize("pi") as step:
-            loss_pi = self.policy_loss(batch)
+            loss_pi = self.policy_loss(batch) + smoothness_penalty(self, batch, counter)
             step(batch.average(loss_pi))
         self.update_copies(counter)
         return {"loss_q": loss_q, "loss_pi": loss_pi, "q1": q, "td_error": tf.abs(target - q)}

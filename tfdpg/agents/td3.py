@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import actor_critic, td_losses
 from tfdpg.agents.options import TD3Options
-from tfdpg.components import Declaration, policy_loss, polyak, run_if
+from tfdpg.components import Declaration, policy_loss, polyak, run_if, smoothness_penalty
 from tfdpg.exploration import per_dimension
 from tfdpg.losses import smooth_action, td_target
 from tfdpg.networks import Batch, Critics, per_critic, smallest, stateless_normal
@@ -75,7 +75,8 @@ class TD3(Agent):
             target = self.target_value(batch, values_t)
             losses = self.critic_loss(batch, values, target)
             step(batch.mean(losses))
-        loss_pi = run_if(counter % self.policy_delay == 0, lambda: self.update_policy(batch), self.batch_elements)
+        is_due = counter % self.policy_delay == 0
+        loss_pi = run_if(is_due, lambda: self.update_policy(batch, counter), self.batch_elements)
         self.update_copies(counter)
         return {
             "loss_q": tf.reduce_sum(losses, axis=0),
@@ -124,10 +125,10 @@ class TD3(Agent):
         """The critics whose smallest value the policy maximises: the first, or all with `policy_gradient="min"`."""
         return self.critics if self.options.policy_gradient == "min" else self.critics[:1]
 
-    def update_policy(self, batch: Batch) -> tf.Tensor:
+    def update_policy(self, batch: Batch, counter: Any) -> tf.Tensor:
         """Take one step of the policy's optimizer; return the loss of each element, `[batch]`."""
         with self.minimize("pi") as step:
-            loss_pi = self.policy_loss(batch)
+            loss_pi = self.policy_loss(batch) + smoothness_penalty(self, batch, counter)
             step(batch.average(loss_pi))
         return loss_pi
 

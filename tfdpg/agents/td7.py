@@ -18,7 +18,19 @@ from tfdpg import export
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import check_box, metrics, minibatches, normalizer, td_losses, update_schedule
 from tfdpg.agents.options import TD7Options
-from tfdpg.components import Component, Copy, Declaration, Metric, PolicySpec, adam, critics, every, on_request, run_if
+from tfdpg.components import (
+    Component,
+    Copy,
+    Declaration,
+    Metric,
+    PolicySpec,
+    adam,
+    critics,
+    every,
+    on_request,
+    run_if,
+    smoothness_penalty,
+)
 from tfdpg.exploration import noisy_actions, per_dimension
 from tfdpg.losses import smooth_action, td7_policy_loss, td_target
 from tfdpg.networks import (
@@ -216,7 +228,7 @@ class TD7(Agent):
             losses = self.critic_loss(batch, values, target)
             step(batch.mean(losses))
         is_due = counter % self.policy_delay == 0
-        loss_pi = run_if(is_due, lambda: self.update_policy(batch, zs), self.batch_elements)
+        loss_pi = run_if(is_due, lambda: self.update_policy(batch, zs, counter), self.batch_elements)
         self.update_copies(counter)
         self.update_value_range(counter, target)
         return {
@@ -273,10 +285,11 @@ class TD7(Agent):
         loss = td7_policy_loss(values, scaled, data, self.options.bc_weight, batch.average)
         return loss + self.options.preactivation_weight * tf.reduce_mean(tf.square(preactivation), axis=-1)
 
-    def update_policy(self, batch: TransitionBatch, zs: tf.Tensor) -> tf.Tensor:
+    def update_policy(self, batch: TransitionBatch, zs: tf.Tensor, counter: Any) -> tf.Tensor:
         """Take one step of the policy's optimizer; return the loss of each element, `[batch]`."""
         with self.minimize("pi") as step:
-            loss_pi = self.policy_loss(batch, zs)
+            penalty = smoothness_penalty(self, batch, counter, lambda at: act(at.observation, self.fixed_zs, self.pi))
+            loss_pi = self.policy_loss(batch, zs) + penalty
             step(batch.average(loss_pi))
         return loss_pi
 

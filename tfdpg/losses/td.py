@@ -160,6 +160,35 @@ def smooth_action(
     return tf.clip_by_value(action + tf.clip_by_value(noise, -noise_clip, noise_clip), low, high)
 
 
+def smoothness_loss(action: TensorLike, next_action: TensorLike, near_action: TensorLike) -> tf.Tensor:
+    """Return how much a policy's actions change in time and with noise, `mean_dim (a - a')^2 + 5 mean_dim (a - b)^2`.
+
+    The gradient flows through all three actions.
+
+    Args:
+        action: the policy's actions a = π(s), rescaled to [-1, 1], [..., act_dim].
+        next_action: a' = π(s'), at the next observations, rescaled likewise, [..., act_dim].
+        near_action: b = π(s + noise), rescaled likewise, [..., act_dim].
+
+    Returns:
+        The losses, [...].
+
+    Raises:
+        ValueError: The shapes differ.
+
+    Source: Mysore, Mabsout, Mancuso, Saenko 2021, "Regularizing Action Policies for Smooth Control with Reinforcement
+    Learning" (CAPS): the temporal and the spatial term, which have a weight each there. Their distance is Euclidean.
+    Here it is squared, so that the loss has a gradient where the actions are equal, and a mean over the dimensions, so
+    that a weight means the same for any number of them. The squares and the ratio of the weights, 5, are those of Kwak,
+    Hwang 2026, "Enhancing Control Policy Smoothness by Aligning Actions with Predictions from Preceding States", in
+    whose program CAPS is compared with other methods.
+    """
+    action, next_action, near_action = same_shape(action=action, next_action=next_action, near_action=near_action)
+    temporal = tf.reduce_mean(tf.square(action - next_action), axis=-1)
+    spatial = tf.reduce_mean(tf.square(action - near_action), axis=-1)
+    return temporal + 5 * spatial
+
+
 def clip_action_gradient(gradient: TensorLike, limit: float, action_scale: TensorLike) -> tf.Tensor:
     """Clip the norm of each gradient with respect to an action, measured in units of the action scale.
 

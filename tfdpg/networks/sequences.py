@@ -1,6 +1,6 @@
 """Minibatches of sequences for recurrent networks; see `TransitionBatch` for minibatches of transitions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdpg.acting import RecurrentSpec
 from tfdpg.networks.critics import Critics, ask_both
-from tfdpg.networks.tensors import TransitionBatch, checked, flat_rows, unpack_rows
+from tfdpg.networks.tensors import TransitionBatch, checked, flat_rows, noisy, unpack_rows
 from tfdpg.replay import SequenceLayout
 from tfdpg.spec import Spec
 
@@ -98,6 +98,31 @@ class SequenceBatch(NamedTuple):
         if isinstance(network, Critics):
             return ask_both(self, network, action, next_network, next_action)
         return self.ask(network, action, training=True), self.ask_next(next_network, next_action)
+
+    def ask_following(self, network: Callable[["SequenceBatch"], tf.Tensor], output: tf.Tensor) -> tf.Tensor:
+        """Return the output of a network at the next step of the sequence, through which gradients flow.
+
+        Args:
+            network: returns the output at the steps of a minibatch, which this class does not call.
+            output: its output for this minibatch, `[n, k]`.
+
+        Returns:
+            The outputs, `[n, k]`; at the last step of each sequence and of each episode that at the step itself.
+        """
+        steps = tf.reshape(output, [-1, self.steps, output.shape[-1]])
+        following = tf.concat([steps[:, 1:], steps[:, -1:]], axis=1)
+        acted = tf.reshape(self.acted, [-1, self.steps])
+        continues = tf.concat([acted[:, 1:], acted[:, -1:]], axis=1)
+        return flat_rows(tf.where(tf.expand_dims(continues, -1) > 0, following, steps))
+
+    def with_noise(self, stddev: float, key: tf.Tensor) -> "SequenceBatch":
+        """Return the minibatch with Gaussian noise in the observations of all rows; see `TransitionBatch.with_noise`.
+
+        Args:
+            stddev: standard deviation of the noise, as a fraction of that of each feature in the valid rows.
+            key: key of the random numbers, int64 `[2]`; see `stateless_normal`.
+        """
+        return self._replace(observation=noisy(self.observation, stddev, key, self.valid))
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
         """Return the mean of a loss over the valid steps, weighted with the importance weights, `[]` or `[critics]`.

@@ -1,12 +1,14 @@
 """Unpack packed minibatches inside compiled functions, and call networks for them."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tfdpg.networks.critics import Critics, ask_both
+from tfdpg.networks.randomness import stateless_normal
 from tfdpg.replay import TransitionLayout, WindowLayout
 from tfdpg.spec import Spec
 
@@ -84,6 +86,25 @@ class TransitionBatch(NamedTuple):
         parts = [self.observation, *inputs], [self.next_observation, *next_inputs]
         both = keras.tree.map_structure(lambda *halves: tf.concat(halves, axis=0), *parts)
         return tf.split(network(both, training=True), 2)
+
+    def ask_following(self, network: Callable[["TransitionBatch"], tf.Tensor], output: tf.Tensor) -> tf.Tensor:
+        """Return the output of a network at the next observation, through which gradients flow.
+
+        Args:
+            network: returns the output at the observations of a minibatch, `[batch, k]`.
+            output: its output for this minibatch, which this class does not need.
+        """
+        return network(self._replace(observation=self.next_observation))
+
+    def with_noise(self, stddev: float, key: tf.Tensor) -> "TransitionBatch":
+        """Return the minibatch with Gaussian noise in its observations, except in those of integers, such as images.
+
+        Args:
+            stddev: standard deviation of the noise, as a fraction of that of each feature in the minibatch.
+            key: key of the random numbers, int64 `[2]`; see `stateless_normal`.
+        """
+        valid = tf.ones_like(self.weight, tf.bool)
+        return self._replace(observation=noisy(self.observation, stddev, key, valid))
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
         """Return the mean of a loss, weighted with the importance weights of prioritised replay, `[]` or `[n]`.
@@ -178,6 +199,33 @@ class WindowActions(NamedTuple):
 def network_inputs(spec: Spec, leaves: dict[str, tf.Tensor]) -> Any:
     """Return tensors by leaf name as networks receive them: one tensor, or a dict for a Dict or Tuple space."""
     return leaves if spec.is_dict else leaves["x"]
+
+
+def noisy(observation: Any, stddev: float, key: tf.Tensor, valid: tf.Tensor) -> Any:
+    """Add Gaussian noise to observations, independently for each number.
+
+    Args:
+        observation: a tensor, or a dict of tensors, `[*rows, ...]`. Those of integers, such as images, remain as they
+            are.
+        stddev: standard deviation of the noise, as a fraction of that of each feature in the valid rows.
+        key: key of the random numbers, int64 `[2]`; see `stateless_normal`.
+        valid: mask of the valid rows, bool `[*rows]`.
+    """
+    parts = keras.tree.flatten(observation)
+    sizes = [math.prod(part.shape) if part.dtype.is_floating else 0 for part in parts]
+    noises = tf.split(stateless_normal((sum(sizes),), key), sizes)
+    added = [
+        part + stddev * _spread(part, valid) * tf.reshape(noise, part.shape) if size else part
+        for part, noise, size in zip(parts, noises, sizes, strict=True)
+    ]
+    return keras.tree.pack_sequence_as(observation, added)
+
+
+def _spread(values: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
+    """Return the standard deviation of each feature of `[*rows, ...]` over the valid rows."""
+    rows = valid.shape
+    weights = tf.reshape(tf.cast(valid, values.dtype), [*rows, *[1] * (len(values.shape) - len(rows))])
+    return tf.sqrt(tf.nn.weighted_moments(values, list(range(len(rows))), weights)[1])
 
 
 def unpack_observation(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Any:

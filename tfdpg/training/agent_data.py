@@ -150,7 +150,10 @@ class AgentData:
         steps = np.ones((EXAMPLE_ROWS, replay.step_width), np.float32)
         zeros = np.zeros(EXAMPLE_ROWS, np.float32)
         replay.extend(0, TimeSteps(observation, steps, zeros, zeros > 0, np.arange(EXAMPLE_ROWS) == 0))
-        packed, _ = self.make_minibatch_builder(replay)(0, minibatches)
+        builder = self.make_minibatch_builder(replay)
+        if builder.hindsight is not None and self.minibatch_builder.hindsight is not None:
+            builder.hindsight.functions = self.minibatch_builder.hindsight.functions
+        packed, _ = builder(0, minibatches)
         return packed
 
     def grow(self, rows: int) -> None:

@@ -121,6 +121,9 @@ class OffPolicyOptions(AgentOptions):
     action_l2: NonNegative = 0.0
     """weight in the policy's loss of the mean square of its actions, as fractions of the action scale, which keeps
     actions away from their bounds; OpenAI Baselines uses 1 with hindsight experience replay, and 0 disables it."""
+    smoothness: NonNegative = 0.0
+    """weight in the policy's loss of how much its actions change from one observation to the next and with small noise
+    in an observation, as fractions of the action scale (Mysore et al. 2021); 0 disables it."""
     critics: Annotated[Count, Structural, Choices(1, 2)] = 2
     """number of critics, of whose values the smallest is the target."""
 
