@@ -93,8 +93,6 @@ def measure(name: str, hz: float, steps: int, load: float) -> dict[str, Any]:
     alone = updates_per_second(make, options)
     every = max(1, math.ceil(hz / (load * alone)))
     schedule = {"start_steps": LEARNS_AFTER, "update_after": LEARNS_AFTER, "update_every": every, "gradient_steps": 1}
-    if class_name == "TD7":
-        schedule["use_checkpoints"] = False  # otherwise updates wait for the ends of episodes
     env = plant(hz)
     agent = make(env, seed=0, **schedule, **options)
     made = 0
@@ -104,7 +102,8 @@ def measure(name: str, hz: float, steps: int, load: float) -> dict[str, Any]:
         made = agent.updates
 
     env.on_step = count
-    agent.fit(env, epochs=1, steps_per_epoch=LEARNS_AFTER + steps, realtime=True, verbose=0)
+    history = agent.fit(env, epochs=1, steps_per_epoch=LEARNS_AFTER + steps, realtime=True, verbose=0).history
+    wanted = history["updates_per_step_wanted"][0] * (LEARNS_AFTER + steps)
     overheads = 1000 * np.array(env.overheads[LEARNS_AFTER:])
     return {
         "agent": name,
@@ -115,7 +114,7 @@ def measure(name: str, hz: float, steps: int, load: float) -> dict[str, Any]:
         "lost_ticks": env.lost,
         "alone": alone,
         "wanted": hz / every,
-        "made": made * every / steps,
+        "made": made / wanted,
     }
 
 

@@ -241,6 +241,71 @@ class StopAfter(keras.callbacks.Callback):
         self.model.stop_training = True
 
 
+def test_updates_that_became_due_during_callbacks_are_made():
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    history = agent.fit(Plant(), **RUN | {"epochs": 3}, callbacks=[Slow()]).history
+    assert agent.updates == sum(history["updates_per_step"] * np.diff([0, *history["env_steps"]])) == 3 * 60 - 10
+    assert history["updates_per_step"][1] > 0.5  # its steps are taken before it begins
+
+
+def test_waiting_for_learning_ends_if_an_evaluation_waits_for_the_end_of_an_episode():
+    plant = Plant(length=50)
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    history = agent.fit(plant, **RUN, max_lag=1, validation_env=plant, validation_episodes=1).history
+    assert np.isfinite(history["val_return"]).all() and agent.env_steps == 120
+
+
+def test_the_safe_action_follows_the_last_step_and_no_reset(tmp_path):
+    calls = []
+
+    class Watched(Plant):
+        def step(self, action):
+            calls.append(float(action[0]))
+            return super().step(action)
+
+        def reset(self, **arguments):
+            calls.append("reset")
+            return super().reset(**arguments)
+
+    plant = Watched(length=20)
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    agent.fit(plant, **RUN, safe_action=[0.125], validation_env=plant, validation_episodes=1)
+    assert calls[-1] == 0.125 and calls[-2] != "reset"  # a last evaluation comes before it
+    assert calls.count("reset") == 120 // 20 + 2  # and no reset after the last episode of training
+
+
+def test_a_run_that_is_resumed_within_an_epoch_ends_at_its_last_step(tmp_path):
+    class Broken(Plant):
+        def step(self, action):
+            if self.total == 70:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().step(action)
+
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        agent.fit(Broken(), **RUN, callbacks=[tfdpg.callbacks.Checkpoint(tmp_path)])
+    assert 70 <= agent.env_steps < 120
+    loaded = tfdpg.load_agent(tmp_path / str(agent.env_steps))
+    loaded.fit(Plant(), **RUN | {"initial_epoch": loaded.epoch})
+    assert loaded.env_steps == 120 and loaded.epoch == 2
+
+
+def test_late_updates_are_saved_and_made_after_loading(tmp_path):
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    agent.fit(Plant(), **RUN | {"epochs": 1})
+    agent.data.schedule.late = 7
+    agent.save(tmp_path / "saved")
+    loaded = tfdpg.load_agent(tmp_path / "saved")
+    loaded.fit(Plant(), epochs=2, steps_per_epoch=60, initial_epoch=1, verbose=0)
+    assert loaded.updates == agent.updates + 7 + 60
+
+
+def test_all_updates_that_are_due_together_are_made():
+    agent = tfdpg.TD3(Plant(), **SMALL | {"update_every": "episode", "gradient_steps": 1200, "update_after": 0})
+    agent.fit(Plant(20), **RUN | {"epochs": 1, "steps_per_epoch": 30})
+    assert agent.updates == 1200
+
+
 def test_a_policy_that_has_diverged_is_not_saved(tmp_path):
     class Diverging(tfdpg.TD3):
         def update(self, batch, counter):
@@ -365,7 +430,7 @@ def test_no_action_follows_a_reset_without_a_finite_observation():
     plant = Blind()
     agent = tfdpg.TD3(Plant(), **SMALL)
     agent.fit(plant, **RUN | {"epochs": 1})
-    assert plant.resets == [0, 0, 20, 20, 40, 40, 60, 60]
+    assert plant.resets == [0, 0, 20, 20, 40, 40]
     Blind.reset = lambda self, **arguments: (np.full(self.observation_space.shape, np.nan, np.float32), {})
     with pytest.raises(ValueError, match="not finite after 3 calls"):
         agent.fit(Blind(), **RUN | {"epochs": 2, "initial_epoch": 1})

@@ -1,5 +1,6 @@
 """Record every transition in files that `Agent.fit_offline` reads."""
 
+import contextlib
 import weakref
 from pathlib import Path
 from typing import Any
@@ -91,14 +92,26 @@ class Recorder:
                 last["truncated"] = not last["terminated"]
             self._observations.pop(env_index, None)
 
-    def flush(self) -> None:
+    @property
+    def is_half_full(self) -> bool:
+        """Whether half of the transitions of a file are not in a file yet."""
+        return 2 * len(self._transitions) >= self._rows
+
+    def flush(self, lock: contextlib.AbstractContextManager[Any] | None = None) -> None:
         """Write the transitions that are not in a file yet. `fit` calls this when it ends.
+
+        Args:
+            lock: held while the transitions are taken, if another thread records steps; None if there is no other one.
 
         Raises:
             tfdpg.files.DiskFullError: the disk is full.
         """
-        _write(self.directory, self.spec, self._transitions)
-        self._transitions.clear()
+        with lock or contextlib.nullcontext():
+            count = len(self._transitions)
+            rows = self._transitions[:count]
+        _write(self.directory, self.spec, rows)
+        with lock or contextlib.nullcontext():
+            del self._transitions[:count]
 
 
 def _write(directory: Path, spec: Spec, rows: list[dict]) -> None:

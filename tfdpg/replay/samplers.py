@@ -202,9 +202,11 @@ class PrioritizedSampler(Sampler):
     def state(self) -> dict[str, np.ndarray]:
         """Return the priorities of all rows, the oldest first, and the largest priority so far."""
         self._add_new_rows()
-        slots = self._slots_from(self.buffer.oldest)
+        first = self.buffer.oldest % self.buffer.replay_size
+        newest_first = self._priorities.ravel()[: self.buffer.replay_size]
+        ordered = np.concatenate([newest_first[first:], newest_first[:first]])
         return {
-            "priorities": self._priorities.ravel()[slots],
+            "priorities": ordered[: self.buffer.size],
             "largest_priority": np.array(self._max_priority),
             "largest_priority_update": np.array(self._reduced_at),
         }

@@ -5,8 +5,10 @@ of whose rows was the newest of a sub-environment, therefore never changes. Late
 file, and reuse its checksum.
 """
 
+import contextlib
 import functools
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,18 +57,17 @@ class SavedSegments(NamedTuple):
         length: number of rows of a segment.
         added: `ReplayBuffer.added` when the files were written.
         newest: `ReplayBuffer.newest` when the files were written.
-        files: the files, by the number of the segment.
+        files: the files, by the number of the segment; or copies in memory.
     """
 
     length: int
     added: int
     newest: np.ndarray
-    files: dict[int, LinkedFile]
+    files: dict[int, Any]
 
 
-def unchanged_segments(buffer: "ReplayBuffer") -> dict[int, LinkedFile]:
-    """Return the files of segments that have not changed since they were written, by the number of the segment."""
-    saved = buffer.saved_segments
+def unchanged_segments(buffer: "ReplayBuffer", saved: SavedSegments | None) -> dict[int, Any]:
+    """Return the files or copies of segments that have not changed since, by the number of the segment."""
     if saved is None or saved.length != segment_length(buffer):
         return {}
     is_older = saved.newest != buffer.newest[: len(saved.newest)]
@@ -95,7 +96,7 @@ def segment_ranges(buffer: "ReplayBuffer") -> Iterator[tuple[int, int, int]]:
 
 def unwritten_bytes(buffer: "ReplayBuffer") -> int:
     """Return the size in bytes of the rows that `write` has to write, because it cannot link to a file."""
-    linked = unchanged_segments(buffer)
+    linked = unchanged_segments(buffer, buffer.saved_segments)
     rows = sum(stop - first for number, first, stop in segment_ranges(buffer) if number not in linked)
     return buffer.nbytes * rows // buffer.replay_size
 
@@ -106,34 +107,57 @@ def iter_segments(buffer: "ReplayBuffer") -> Iterator[dict[str, Any]]:
         yield buffer.segment(first, stop)
 
 
-def snapshot(buffer: "ReplayBuffer", copies: bool = False) -> Snapshot:
+def copied_segments(buffer: "ReplayBuffer", lock: contextlib.AbstractContextManager[Any]) -> SavedSegments:
+    """Copy the segments that no file has, one after the other, while another thread may store rows between them.
+
+    Args:
+        buffer: the replay buffer.
+        lock: held while the buffer is read.
+    """
+    with lock:
+        known = unchanged_segments(buffer, buffer.saved_segments)
+        ranges = [each for each in segment_ranges(buffer) if each[0] not in known]
+        copied = SavedSegments(segment_length(buffer), buffer.added, buffer.newest.copy(), {})
+    for number, first, stop in ranges:
+        with lock:
+            if first >= buffer.oldest:
+                copied.files[number] = first, stop, _copied(buffer, first, stop)
+    return copied
+
+
+def _copied(buffer: "ReplayBuffer", first: int, stop: int) -> dict[str, np.ndarray]:
+    return {name: np.array(values) for name, values in buffer.segment(first, stop).items()}
+
+
+def snapshot(buffer: "ReplayBuffer", copied: SavedSegments | None = None) -> Snapshot:
     """Return all segments, for `write`.
 
     Args:
         buffer: the replay buffer.
-        copies: whether rows that no file has are copied, because the buffer may change before they are written.
+        copied: the result of `copied_segments`, if the buffer may change before the rows are written: then those that
+            have changed since are copied now.
     """
-    unchanged = unchanged_segments(buffer)
+    unchanged = unchanged_segments(buffer, buffer.saved_segments)
+    copies = unchanged_segments(buffer, copied)
     segments: Snapshot = {}
     for number, first, stop in segment_ranges(buffer):
-        file = unchanged.get(number)
         read = functools.partial(buffer.segment, first, stop)
-        if copies and file is None:
-            copied = {name: np.array(values) for name, values in read().items()}
-            read = functools.partial(dict, copied)
-        segments[number] = file, read
+        if copied is not None and number not in unchanged:
+            *rows, arrays = copies.get(number, (None, None, None))
+            read = functools.partial(dict, arrays if rows == [first, stop] else _copied(buffer, first, stop))
+        segments[number] = unchanged.get(number), read
     return segments
 
 
 def write(segments: Snapshot, directory: Path) -> dict[str, str]:
     """Write a `snapshot` to a directory, or link to existing files of unchanged segments.
 
-    Segments are written if a link is not possible. Returns the checksums of the linked files, by file name.
+    Segments are copied, or written, if a link is not possible. Returns the checksums of the linked files, by file name.
     """
     checksums = {}
     for number, (file, read) in segments.items():
         path = directory / f"{PREFIX}{number}.npz"
-        if file is not None and _link(file.path, path, file.identity):
+        if file is not None and (_link(file.path, path, file.identity) or _copy(file.path, path, file.identity)):
             checksums[path.name] = file.checksum
         else:
             np.savez(path, **read())
@@ -150,6 +174,15 @@ def _link(source: Path, target: Path, identity: FileIdentity) -> bool:
         return True
     target.unlink()
     return False
+
+
+def _copy(source: Path, target: Path, identity: FileIdentity) -> bool:
+    """Copy a file where links are not possible; returns False if that fails, or if it was replaced by another one."""
+    try:
+        shutil.copyfile(source, target)
+        return _identity(source) == identity
+    except OSError:
+        return False
 
 
 def _identity(path: Path) -> FileIdentity:

@@ -1,5 +1,6 @@
 """n-step transitions, packed so that many minibatches are transferred to the device at once; the range of returns."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -161,7 +162,9 @@ def _observations(spec: Spec, packed: Packed) -> Any:
     return arrays if spec.is_dict else arrays["x"]
 
 
-def return_range(buffer: ReplayBuffer, gamma: float) -> tuple[float, float]:
+def return_range(
+    buffer: ReplayBuffer, gamma: float, lock: contextlib.AbstractContextManager[Any] | None = None
+) -> tuple[float, float]:
     """Estimate the smallest and the largest return from the transitions held.
 
     They are the extremes of the discounted returns of all rows and of the returns if the 1 % or the 99 % quantile of
@@ -170,23 +173,26 @@ def return_range(buffer: ReplayBuffer, gamma: float) -> tuple[float, float]:
     Args:
         buffer: the replay buffer.
         gamma: discount factor, in [0, 1].
+        lock: held while rows are read.
 
     Raises:
         ValueError: The replay buffer holds no transition.
     """
-    if not len(buffer):
-        raise ValueError(EMPTY_REPLAY)
-    rows = np.arange(max(buffer.oldest, buffer.added - MAX_ROWS), buffer.added) % buffer.replay_size
-    rewards = buffer.rows[:, -1]
-    successors = buffer.successor
+    with lock or contextlib.nullcontext():
+        if not len(buffer):
+            raise ValueError(EMPTY_REPLAY)
+        rows = np.arange(max(buffer.oldest, buffer.added - MAX_ROWS), buffer.added) % buffer.replay_size
+        acted = rows[buffer.successor[rows] != NONE]
+        rewards = buffer.rows[acted, -1]
+        successors = buffer.successor[acted]
+        terminated = buffer.terminated[acted]
     returns = np.zeros(buffer.replay_size)
-    acted = rows[successors[rows] != NONE]
-    for row in acted[::-1].tolist():  # a successor is newer than its row
-        next_return = 0.0 if buffer.terminated[row] else gamma * returns[successors[row]]
-        returns[row] = rewards[row] + next_return
+    for i in range(len(acted) - 1, -1, -1):  # a successor is newer than its row
+        next_return = 0.0 if terminated[i] else gamma * returns[successors[i]]
+        returns[acted[i]] = rewards[i] + next_return
     extremes = [returns[acted].min(), returns[acted].max()]
     if gamma < 1:
-        extremes += (np.quantile(rewards[acted], [0.01, 0.99]) / (1 - gamma)).tolist()
+        extremes += (np.quantile(rewards, [0.01, 0.99]) / (1 - gamma)).tolist()
     low = min(extremes)
     high = max(extremes)
     margin = max(MARGIN * (high - low), 1e-3 * max(abs(low), abs(high))) or 1.0

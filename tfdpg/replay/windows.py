@@ -47,8 +47,9 @@ class WindowSampler(Sampler):
         starts = newest_starts(self.buffer, self._steps, self._seen) if self._newest else np.empty(0, np.int64)
         self._seen = self.buffer.added
         minibatches = -(-len(starts) // self.batch_size)
-        self._pending = np.full((minibatches, self.batch_size), NONE)
-        self._pending.flat[: len(starts)] = starts
+        windows = np.full((minibatches, self.batch_size), NONE)
+        windows.flat[: len(starts)] = starts
+        self._pending = np.concatenate([self._pending, windows])  # the last ones may not be sampled yet
         if self.buffer.size < self._start:
             return minibatches
         random = np.random.default_rng(stream(Purpose.UPDATE_PHASES, self.seed, self.buffer.added))

@@ -139,7 +139,7 @@ class AgentData:
     def return_range(self) -> tuple[float, float]:
         """Estimate the smallest and the largest return of all transitions; see `tfdpg.replay.return_range`."""
         builders = [self.minibatch_builder, *(() if self.demonstrations is None else [self.demonstrations.builder])]
-        low, high = zip(*(return_range(builder.buffer, builder.gamma) for builder in builders), strict=True)
+        low, high = zip(*(return_range(builder.buffer, builder.gamma, self.lock) for builder in builders), strict=True)
         return min(low), max(high)
 
     def example(self, minibatches: int) -> Packed:

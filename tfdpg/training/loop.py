@@ -161,6 +161,7 @@ class TrainingRun:
         agent._initial_epoch = None
         # called before the callbacks at the end of training, with whether an error or a signal ends it
         self.before_end: Callable[[bool], None] = lambda has_failed: None
+        self.next_first: int | None = None  # the first step of the next epoch, if steps are taken between two epochs
         self.evaluate: Callable[..., dict[str, float]] = agent.evaluate
         agent.data.actor.refresh()
         if (
@@ -202,6 +203,8 @@ class TrainingRun:
                 if not budget.has_ended:
                     agent.learner.complete(epoch)
                     agent.learner.epoch_metrics.reset()
+                    if self.next_first is not None:
+                        agent.learner.epoch_metrics.begin(epoch + 1, self.next_first)
                 with budget.callbacks():
                     callbacks.on_epoch_end(epoch, logs)
                 self.training_warnings.epoch(logs)

@@ -70,10 +70,11 @@ class RealTimeLoop(StepLoop):
         self._failure: BaseException | None = None  # of the control loop
         self._error: BaseException | None = None  # of the learner's thread
         self._agent.data.lateness = self._lateness = Lateness()
-        self._lag = 0  # updates that are due, and not made yet
+        self._owed = 0  # the value of `_made` before which this epoch does not end
+        self._is_safe = True  # whether the last action was the safe one
         self._is_due = False  # whether an update phase is due, which may have no updates
         self._wanted = self._made = 0  # updates of this training run
-        self._next_first: int | None = None  # the first step of the next epoch
+        self._counted = self._counts()  # at the end of the last epoch
 
     def run(self) -> None:
         """Step the environment until training ends, and raise what ended it early."""
@@ -107,6 +108,7 @@ class RealTimeLoop(StepLoop):
         while not self._is_over:
             if action is None:
                 observation = self._begin() if self._observation is None else self._observation
+                self._is_safe = False
                 self._wait_for_updates()
                 with lock:
                     action = collector.act(observation, True)
@@ -114,8 +116,7 @@ class RealTimeLoop(StepLoop):
             try:
                 step, finished = self._runner.step(action)
             except Interrupted as interruption:
-                with lock:
-                    self._restart(interruption)
+                self._restart(interruption)
                 action = None
                 continue
             returned = time.perf_counter()
@@ -123,15 +124,16 @@ class RealTimeLoop(StepLoop):
             with lock:
                 packed = collector.observe(*step)
                 self._release()
-                continues = not finished and self._lag <= self._largest_lag
+                self._ended += finished
+                continues = not (finished or self._must_wait)
                 action = collector.act(step.next_observation, True, packed) if continues else None
             self._lateness.add(called, returned)
-            self._ended += finished
             self._has_news.set()
             if action is None:
                 self._lateness.pause()
                 self._observation = self._next_observation(step) if finished else step.next_observation
         while self._evaluates_itself and not self._is_stopped:
+            self._send_safe_action()
             if self._is_requested.wait(0.1):
                 self._evaluate()
 
@@ -147,11 +149,16 @@ class RealTimeLoop(StepLoop):
         return spec.to_env(np.repeat(values[None], self._runner.num_envs, axis=0))
 
     def _next_observation(self, step: Step) -> Any:
-        """Evaluate between two episodes, if it is time, and reset the environment; return its observations."""
-        if self._is_requested.is_set():
-            self._evaluate()
-            return self._begin()
-        return self._reset(lambda: self._runner.reset_ended(step))
+        """Evaluate between two episodes, if it is time, and reset the environment; return its observations.
+
+        After the last step, the environment is not reset.
+        """
+        if self._is_over:
+            return None
+        if not self._is_requested.is_set():
+            return self._reset(lambda: self._runner.reset_ended(step))
+        self._evaluate()
+        return None if self._is_over else self._begin()
 
     def _reset(self, reset: Callable[[], Any]) -> Any:
         """Call a function that resets the environment, which may take long."""
@@ -163,17 +170,24 @@ class RealTimeLoop(StepLoop):
 
     def _wait_for_updates(self) -> None:
         """Wait until no more updates than `max_lag` are due and not made."""
-        while self._lag > self._largest_lag and not self._is_stopped:
+        while self._must_wait and not self._is_stopped:
             time.sleep(0.001)
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether too many updates are due; not while the learner's thread waits for the end of an episode."""
+        return self._agent.data.schedule.late > self._largest_lag and not self._is_requested.is_set()
 
     def _release(self) -> None:
         """Count the updates that have become due. The lock is held."""
         data = self._agent.data
-        if data.schedule.is_due or data.schedule.has_released_updates:
-            due = data.due_updates()
+        schedule = data.schedule
+        if schedule.is_due or schedule.has_released_updates:
+            late = schedule.late
+            updates = data.due_updates()
             self._is_due = True
-            self._wanted += due
-            self._lag = min(self._lag + due, max(LARGEST_LAG, due))
+            self._wanted += updates - late
+            schedule.late = max(late, min(updates, max(LARGEST_LAG, updates - late)))
 
     def _request_evaluation(self, env: Any, episodes: int, **options: Any) -> dict[str, float]:
         """Let the control loop evaluate, in the learner's thread; return the scores, NaN if training ends before it."""
@@ -182,14 +196,16 @@ class RealTimeLoop(StepLoop):
         self._has_scores.clear()
         self._is_requested.set()
         while not self._has_scores.wait(0.1):
-            if self._has_halted.is_set():
+            if self._has_halted.is_set() or self._time_budget.is_up():
                 break
+        self._is_requested.clear()
         return self._scores
 
     def _evaluate(self) -> None:
         """Evaluate in the environment of training, between two episodes; a signal ends it between two steps."""
         agent: Any = self._agent
         options = {"hold_steps": self._options.hold_steps, "is_stopped": lambda: self._is_stopped}
+        self._is_safe = False
         try:
             episodes = list(run_episodes(agent.policy(), seed=agent.seed, **self._evaluation, **options))
             if not self._is_stopped:
@@ -218,9 +234,7 @@ class RealTimeLoop(StepLoop):
 
     def _park(self) -> None:
         """Send the safe action; close the environment after an error or a signal, also one of the learner's thread."""
-        safe_action = self._safe_action
-        if safe_action is not None:
-            self._try(lambda: self._runner.send(safe_action))
+        self._try(self._send_safe_action)
         self._has_halted.set()
         self._has_news.set()
         if not self._is_early:
@@ -229,10 +243,17 @@ class RealTimeLoop(StepLoop):
             self._try(self._runner.env.close)
         self._is_parked.set()
 
+    def _send_safe_action(self) -> None:
+        """Send the safe action, if there is one, to an environment that has received other ones."""
+        if self._safe_action is not None and not self._is_safe:
+            self._is_safe = True
+            self._runner.send(self._safe_action)
+
     @property
     def _is_early(self) -> bool:
         """Whether an error or a signal ends training."""
-        return self._failure is not None or self._has_failed or self._interrupted.is_set()
+        failed = self._failure is not None or self._error is not None or self._has_failed
+        return failed or self._interrupted.is_set()
 
     def _try(self, call: Callable[[], Any]) -> None:
         """Call a function that stops the environment. Its error ends training, or is a note of the error that does."""
@@ -268,12 +289,16 @@ class RealTimeLoop(StepLoop):
             self._agent.learner.compile()
             gc.collect()
             self._is_ready.set()
+        schedule, first = self._agent.data.schedule, self._agent.learner.epoch_metrics.first_step
+        begins_late = schedule.env_steps >= first + self._options.steps_per_epoch
+        self._owed = self._made + schedule.late if begins_late else 0
 
     def epoch(self, epoch: int) -> dict[str, float]:
         """Make the updates of an epoch; return its logs."""
-        counts = self._counts()
         logs = super().epoch(epoch)
-        taken, wanted, made, held, by_operator = np.subtract(self._counts(), counts)
+        self._training.next_first = self._agent.learner.epoch_metrics.first_step + self._options.steps_per_epoch
+        before, self._counted = self._counted, self._counts()
+        taken, wanted, made, held, by_operator = np.subtract(self._counted, before)
         steps = max(1, taken)
         values = wanted / steps, made / steps, *self._lateness.end_epoch(), held, by_operator / steps
         return logs | dict(zip(LOGS, map(float, values), strict=True))
@@ -285,15 +310,21 @@ class RealTimeLoop(StepLoop):
 
     def _first_step(self) -> int:
         """The number of environment steps before this epoch: some of its steps are taken while the last one ends."""
-        first = super()._first_step() if self._next_first is None else self._next_first
-        self._next_first = first + self._options.steps_per_epoch
-        return first
+        return super()._first_step() if self._training.next_first is None else self._training.next_first
 
     def _goes_on(self, until: int) -> bool:
-        """Whether the epoch goes on: after the last step of training, until all updates are made."""
+        """Whether the epoch goes on: after the last step of training, until all updates are made.
+
+        Evaluation and callbacks may take longer than the steps of the next epoch. That epoch ends when the updates that
+        became due in the meantime are made.
+        """
         schedule = self._agent.data.schedule
-        has_updates = self._lag > 0 or schedule.is_due or schedule.has_released_updates
-        return schedule.env_steps < until or (schedule.env_steps == schedule.total_steps and has_updates)
+        with self._agent.data.lock:
+            if schedule.env_steps < until:
+                return True
+            is_last = schedule.env_steps == schedule.total_steps
+            is_open = schedule.is_due or schedule.has_released_updates or bool(self._ended or self._reported)
+        return (is_last and is_open) or (self._made < self._owed and schedule.late > 0)
 
     def _phase(self, until: int) -> tuple[list[Episode], dict[str, float]]:
         """Wait until updates are due, and make them; return the episodes that ended and the logs of the updates."""
@@ -306,16 +337,18 @@ class RealTimeLoop(StepLoop):
                 self._release()
                 is_due, self._is_due = self._is_due, False
             self._remark()
-            if is_due or self._lag > 0 or self._failure or self._must_stop or not self._goes_on(until):
+            has_work = is_due or agent.data.schedule.late > 0 or len(self._ended) > 0
+            if has_work or self._failure or self._must_stop or not self._goes_on(until):
                 break
             self._has_news.wait(0.1)
         if self._failure is not None:
             raise self._failure
         ended = [self._ended.popleft() for _ in range(len(self._ended))]
-        updates = min(self._lag, LARGEST_CHUNK)
+        agent.data.collector.flush(agent.data.lock, is_early=True)
+        updates = min(agent.data.schedule.late, LARGEST_CHUNK)
         logs = agent.learner.run_update_phase(updates)
         with agent.data.lock:
-            self._lag -= updates
+            agent.data.schedule.late -= updates
         self._made += updates
         return ended, logs
 
@@ -359,4 +392,5 @@ def _higher_priority() -> Iterator[None]:
 def _lower_priority() -> None:
     """Lower the priority of the calling thread, on systems where threads have one."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS))

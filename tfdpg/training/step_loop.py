@@ -62,7 +62,8 @@ class StepLoop:
         began = time.perf_counter()
         taken_before = schedule.env_steps
         limit = self._options.epoch_limit
-        schedule.plan(None if limit is None else first + (limit - epoch) * steps - schedule.env_steps)
+        with agent.data.lock:
+            schedule.plan(None if limit is None else first + (limit - epoch) * steps - schedule.env_steps)
         batches = BatchCallbacks(self._training.callbacks)
         with agent.learner.flat_state(not batches.read_variables, self._training.show):
             self._prepare()
@@ -153,7 +154,8 @@ class StepLoop:
                 f"The environment evaluates on itself in each of {MAX_INTERRUPTIONS} steps, so that no step can be "
                 "stored. Evaluate on a separate environment."
             ) from interruption
-        self._agent.data.collector.close_interrupted(interruption.mask, self._watch)
+        with self._agent.data.lock:
+            self._agent.data.collector.close_interrupted(interruption.mask, self._watch)
         self._packed = None
         self._observation = self._runner.restart(interruption.mask)
 

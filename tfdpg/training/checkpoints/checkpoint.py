@@ -71,8 +71,9 @@ class Capture(NamedTuple):
 
 def capture(agent: TrainedAgent) -> Capture:
     """Return what `save` writes of an agent's data; copies, if another thread goes on to change them."""
+    copied = segments.copied_segments(agent.replay, agent.data.lock) if agent.data.is_shared else None
     with agent.data.lock:
-        captured = Capture(state_of(agent), _replay(agent), segments.snapshot(agent.replay, agent.data.is_shared))
+        captured = Capture(state_of(agent), _replay(agent), segments.snapshot(agent.replay, copied))
         return captured._replace(replay=copy.deepcopy(captured.replay)) if agent.data.is_shared else captured
 
 

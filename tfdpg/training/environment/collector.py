@@ -78,6 +78,7 @@ class Collector:
         self._restored_rows: int | None = None
         self._episode_ended: Callable[[Episode, int], None] | None = None
         self._count_updates: Callable[[], int] = lambda: 0
+        self._acting_updates = -1  # the number of updates of the policy that acted last; −1 for a random action
         self._open = OpenReturns(0)  # not counted unless episodes are reported
         self._updates = np.zeros(0, np.int64)  # at the first steps of the open episodes
         self._env: weakref.ref[Any] | None = None  # the environment that is watched from the next `act` on
@@ -115,6 +116,8 @@ class Collector:
         if packed is None:
             packed = self._spec.pack(observation)
         self._begin_episodes(packed)
+        if self._episode_ended is not None:
+            self._acting_updates = -1 if self._schedule.acts_at_random else self._count_updates()
         if explore and self._schedule.acts_at_random:
             self._pending = self._behaviour.act_uniformly(packed, self.rng)
         elif explore:
@@ -316,7 +319,7 @@ class Collector:
             self._updates = np.zeros(len(reward), np.int64)
         begins = is_live & (self._open.lengths == 0)
         if begins.any():
-            self._updates[begins] = -1 if self._schedule.acts_at_random else self._count_updates()
+            self._updates[begins] = self._acting_updates
         self._open.add(reward, is_live)
 
     def _end_and_report(self, ended: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
@@ -399,11 +402,16 @@ class Collector:
             store.end(env_indices)
         self._open.forget(env_indices)
 
-    def flush(self) -> None:
-        """Write the rows that recorders still hold in memory."""
+    def flush(self, lock: contextlib.AbstractContextManager[Any] | None = None, is_early: bool = False) -> None:
+        """Write the rows that recorders still hold in memory.
+
+        Args:
+            lock: held while rows are taken, if another thread stores rows.
+            is_early: whether to write only the rows of recorders that are half full, before these write them.
+        """
         for recorder in self._recorders:
-            if isinstance(recorder, Recorder):
-                recorder.flush()
+            if isinstance(recorder, Recorder) and (recorder.is_half_full or not is_early):
+                recorder.flush(lock)
 
     def next_reset_seed(self, env_index: int) -> int:
         """See `Agent.next_reset_seed`."""

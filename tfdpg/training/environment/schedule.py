@@ -11,6 +11,7 @@ COUNTERS = {
     "episode_ended": flag,
     "defers_updates": flag,
     "deferred": natural,
+    "late": natural,
 }
 """The counters that are saved, and the check of each."""
 
@@ -33,6 +34,7 @@ class Schedule:
         episode_ended: whether an episode ended since the last update phase.
         defers_updates: whether updates that become due are not made, but counted in `deferred`.
         deferred: the updates that were deferred, and are made when `defers_updates` is False again.
+        late: the updates that were released while another thread makes updates, and are not made yet.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Schedule:
         self.episode_ended = False
         self.defers_updates = False
         self.deferred = 0
+        self.late = 0
 
     @property
     def acts_at_random(self) -> bool:
@@ -92,18 +95,22 @@ class Schedule:
         self.episode_ended |= episode_ended
 
     def release(self, updates: int) -> int:
-        """The updates to make now: those that are due and those that were deferred; 0 while updates are deferred."""
+        """The updates to make now: those that are due and those that were deferred, and late ones.
+
+        While updates are deferred, only late ones are made.
+        """
         self.deferred += updates
-        if self.defers_updates:
-            return 0
-        updates = self.deferred
-        self.deferred = 0
+        if not self.defers_updates:
+            self.late += self.deferred
+            self.deferred = 0
+        updates = self.late
+        self.late = 0
         return updates
 
     @property
     def has_released_updates(self) -> bool:
-        """Whether updates that were deferred may be made now, without waiting for the next update phase."""
-        return self.deferred > 0 and not self.defers_updates
+        """Whether updates that were deferred or are late may be made now, without waiting for the next update phase."""
+        return self.late > 0 or (self.deferred > 0 and not self.defers_updates)
 
     @property
     def is_due(self) -> bool:

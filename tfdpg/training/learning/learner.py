@@ -197,6 +197,9 @@ class Learner:
         spec = data.spec
         packed = tuple(np.zeros((1, width), group) for group, width in zip(spec.groups, spec.widths, strict=True))
         data.behaviour.with_network(data.actor).greedy(packed)
+        if len(data.replay):  # rows that were loaded are counted and indexed before the first step, too
+            self._local_replay.update_statistics()
+            self._local_replay.sample(self.updates, 1)
         if self._data.options.run_eagerly:
             return
         compiled = self._updates(self._is_flat)
@@ -372,18 +375,17 @@ class _LocalReplay:
         self._rows = np.empty((0, data.options.batch_size), np.int64)
 
     def update_statistics(self) -> None:
-        with self._data.lock:
-            self._update_statistics()
-
-    def _update_statistics(self) -> None:
         statistics = self._data.observation_statistics
         if statistics is None:
             return
         buffer = self._data.minibatch_builder.buffer
-        first = max(statistics.rows_seen, buffer.added - buffer.replay_size)
-        if first < buffer.added:
-            statistics.update(buffer.observation(np.arange(first, buffer.added) % buffer.replay_size))
-            statistics.set_rows_seen(buffer.added)
+        with self._data.lock:
+            added = buffer.added
+            first = max(statistics.rows_seen, added - buffer.replay_size)
+            observation = buffer.observation(np.arange(first, added) % buffer.replay_size)
+        if first < added:
+            statistics.update(observation)
+            statistics.set_rows_seen(added)
             self._data.write_statistics()
 
     def sample(self, update: int, count: int) -> Packed:
@@ -396,8 +398,7 @@ class _LocalReplay:
             self._data.update_priorities(self._rows, errors)
 
     def return_range(self) -> tuple[float, float]:
-        with self._data.lock:
-            return self._data.return_range()
+        return self._data.return_range()
 
 
 def profits_from_flat_state(networks: Networks, data: AgentData) -> bool:
