@@ -77,7 +77,7 @@ class ProgressBar(AgentCallback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Add the logs of an update phase, and draw the bar after every `INTERVAL` seconds."""
-        self._done = batch + 1
+        self._done = min(batch + 1, self._steps)  # in real time, steps are taken while an epoch ends
         if not self._draws_bar:
             return
         now = time.perf_counter()
