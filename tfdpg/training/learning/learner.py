@@ -19,6 +19,9 @@ from tfdpg.training.learning.divergence import divergence
 from tfdpg.training.learning.epoch_metrics import EpochMetrics
 from tfdpg.training.learning.updates import LARGEST_CHUNK, CompiledUpdates, uses_xla
 
+MINIBATCHES = 4
+"""The number of minibatches that are sampled at once while another thread waits to store a step."""
+
 Update = Callable[[Any, Any], dict[str, tf.Tensor]]
 """Makes one update with a minibatch and the number of the update, and returns its metrics."""
 
@@ -389,9 +392,16 @@ class _LocalReplay:
             self._data.write_statistics()
 
     def sample(self, update: int, count: int) -> Packed:
-        with self._data.lock:
+        if not self._data.is_shared:
             packed, self._rows = self._data.sample(update, count)
-        return packed
+            return packed
+        parts = []
+        for first in range(0, count, MINIBATCHES):
+            with self._data.lock:
+                parts.append(self._data.sample(update + first, min(MINIBATCHES, count - first)))
+        matrices, rows = zip(*parts, strict=True)
+        self._rows = np.concatenate(rows)
+        return tuple(map(np.concatenate, zip(*matrices, strict=True)))
 
     def update_priorities(self, errors: np.ndarray) -> None:
         with self._data.lock:
