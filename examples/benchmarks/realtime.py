@@ -95,15 +95,15 @@ def measure(name: str, hz: float, steps: int, load: float) -> dict[str, Any]:
     schedule = {"start_steps": LEARNS_AFTER, "update_after": LEARNS_AFTER, "update_every": every, "gradient_steps": 1}
     env = plant(hz)
     agent = make(env, seed=0, **schedule, **options)
-    made = 0
+    late = 0  # updates that are due at the last step, and not made yet
 
     def count() -> None:
-        nonlocal made
-        made = agent.updates
+        nonlocal late
+        late = agent.data.schedule.late
 
     env.on_step = count
     history = agent.fit(env, epochs=1, steps_per_epoch=LEARNS_AFTER + steps, realtime=True, verbose=0).history
-    wanted = history["updates_per_step_wanted"][0] * (LEARNS_AFTER + steps)
+    wanted, made = (history[name][0] * agent.env_steps for name in ("updates_per_step_wanted", "updates_per_step"))
     overheads = 1000 * np.array(env.overheads[LEARNS_AFTER:])
     return {
         "agent": name,
@@ -114,7 +114,7 @@ def measure(name: str, hz: float, steps: int, load: float) -> dict[str, Any]:
         "lost_ticks": env.lost,
         "alone": alone,
         "wanted": hz / every,
-        "made": made / wanted,
+        "made": (made - late) / wanted,
     }
 
 

@@ -31,7 +31,7 @@ def length(monkeypatch):
 
 
 def save(buffer, directory):
-    """Writes the rows as a checkpoint does; returns the names of the files that were written, and not linked or copied."""
+    """Writes the rows as a checkpoint does; returns the names of the files that were neither linked nor copied."""
     directory.mkdir()
     linked = segments.write(segments.snapshot(buffer), directory)
     names = [path.name for path in directory.iterdir()]
