@@ -17,7 +17,7 @@ from tfdpg.arguments import reject
 from tfdpg.training.environment.env_runner import Episode, Interrupted, Step
 from tfdpg.training.evaluation import run_episodes, summarise
 from tfdpg.training.lateness import Lateness
-from tfdpg.training.learning.updates import LARGEST_CHUNK
+from tfdpg.training.learning.updates import SHARED_CHUNK
 from tfdpg.training.step_loop import StepLoop
 
 SWITCH_INTERVAL = 2e-4
@@ -345,7 +345,7 @@ class RealTimeLoop(StepLoop):
             raise self._failure
         ended = [self._ended.popleft() for _ in range(len(self._ended))]
         agent.data.collector.flush(agent.data.lock, is_early=True)
-        updates = min(agent.data.schedule.late, LARGEST_CHUNK)
+        updates = min(agent.data.schedule.late, SHARED_CHUNK)
         logs = agent.learner.run_update_phase(updates)
         with agent.data.lock:
             agent.data.schedule.late -= updates

@@ -17,10 +17,7 @@ from tfdpg.training.agent_data import AgentData
 from tfdpg.training.environment.env_runner import Episode
 from tfdpg.training.learning.divergence import divergence
 from tfdpg.training.learning.epoch_metrics import EpochMetrics
-from tfdpg.training.learning.updates import LARGEST_CHUNK, CompiledUpdates, uses_xla
-
-MINIBATCHES = 4
-"""The number of minibatches that are sampled at once while another thread waits to store a step."""
+from tfdpg.training.learning.updates import LARGEST_CHUNK, SHARED_CHUNK, CompiledUpdates, uses_xla
 
 Update = Callable[[Any, Any], dict[str, tf.Tensor]]
 """Makes one update with a minibatch and the number of the update, and returns its metrics."""
@@ -313,7 +310,8 @@ class Learner:
             schedule = self._data.schedule
             num_envs = max(1, schedule.num_envs)
             updates = self._updates_per_phase or (schedule.updates_per_phase or LARGEST_CHUNK) * num_envs
-            chunk = min(LARGEST_CHUNK, max(updates, self._period))
+            largest = SHARED_CHUNK if self._data.is_shared else LARGEST_CHUNK
+            chunk = min(largest, max(updates, self._period))
             parts = self._networks, self._data, self.metrics, self._next_update
             self._compiled[is_flat] = CompiledUpdates(*parts, chunk, self._state if is_flat else None)
         return self._compiled[is_flat]
@@ -392,16 +390,9 @@ class _LocalReplay:
             self._data.write_statistics()
 
     def sample(self, update: int, count: int) -> Packed:
-        if not self._data.is_shared:
+        with self._data.lock:
             packed, self._rows = self._data.sample(update, count)
-            return packed
-        parts = []
-        for first in range(0, count, MINIBATCHES):
-            with self._data.lock:
-                parts.append(self._data.sample(update + first, min(MINIBATCHES, count - first)))
-        matrices, rows = zip(*parts, strict=True)
-        self._rows = np.concatenate(rows)
-        return tuple(map(np.concatenate, zip(*matrices, strict=True)))
+        return packed
 
     def update_priorities(self, errors: np.ndarray) -> None:
         with self._data.lock:
