@@ -47,7 +47,8 @@ def facts_of(items):
     return {title: text for title, text in items}
 
 
-@pytest.mark.parametrize("env, agent", [("Clocked", "TD3"), pytest.param("Discrete", "ACER", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("env, agent", [("Clocked", "TD3"), ("Discrete", "ACER")])
 def test_the_command_measures_one_instance_and_the_updates_of_an_agent(env, agent, capsys, monkeypatch):
     monkeypatch.setattr(Clocked, "instances", [])
     status = cli.main(["check", f"tests.test_check_realtime:{env}", "--realtime", "200", "--steps", "40", "--json"])

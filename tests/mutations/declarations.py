@@ -169,8 +169,8 @@ MUTATIONS = (
     (
         "deferred updates are lost",
         "training/environment/schedule.py",
-        "        self.deferred += updates\n        if self.defers_updates:\n            return 0\n",
-        "        if self.defers_updates:\n            return 0\n        self.deferred += updates\n",
+        "        self.deferred += updates\n        if not self.defers_updates:\n",
+        "        self.deferred = updates\n        if not self.defers_updates:\n",
         DECLARED,
     ),
     (

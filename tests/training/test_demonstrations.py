@@ -288,7 +288,7 @@ def walks(steps=60, seed=5):
     "kind, joins",
     [
         ("prioritised", True),
-        ("prioritised", False),
+        pytest.param("prioritised", False, marks=pytest.mark.slow),
         *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in KINDS if kind != "prioritised"),
     ],
 )
@@ -418,6 +418,7 @@ COMMAND = ["train", "ddpg", "--env", "tfdpg-test/Counter-v0", *TINY, "--run-eage
 COMMAND += ["--steps-per-epoch", "30", "--validation-episodes", "2", "--verbose", "0"]
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     np.savez("shown.npz", **demonstrations())

@@ -35,6 +35,7 @@ def test_steps_are_counted_in_the_bins_of_their_overhead_and_delay(tmp_path):
     assert delays[0] == 3 and EDGES_MS[np.flatnonzero(delays)[1]] <= 3 <= EDGES_MS[np.flatnonzero(delays)[1] + 1]
 
 
+@pytest.mark.slow
 def test_a_callback_writes_the_file_and_adds_to_one(tmp_path):
     file = tmp_path / "new" / LATENESS
     for append, steps in ((False, 117), (True, 117 + 58), (False, 58)):
@@ -65,6 +66,7 @@ def test_a_damaged_file_is_named_before_the_first_step(tmp_path, change):
     assert not plant.actions
 
 
+@pytest.mark.slow
 def test_tfdpg_train_writes_the_file_and_continues_it_and_plot_draws_it(tmp_path, capsys, monkeypatch):
     words = [*TINY, *QUIET, "--steps-per-epoch", "25", "--epochs", "2", "--verbose", "0"]
     env = ["--env", "tests.environments:tfdpg-test/Machine-v0"]

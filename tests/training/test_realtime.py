@@ -454,7 +454,7 @@ def test_the_machine_waits_for_learning_with_max_lag():
     assert max(lags) <= 10 and agent.updates > 100
 
 
-@pytest.mark.parametrize("flags", [[], ["--realtime"]])
+@pytest.mark.parametrize("flags", [pytest.param([], marks=pytest.mark.slow), ["--realtime"]])
 def test_tfdpg_train_makes_one_machine_and_repeats_no_action_of_it(tmp_path, capsys, monkeypatch, flags):
     monkeypatch.setattr(Machine, "instances", 0)
     monkeypatch.setattr(Machine, "steps", 0)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -74,7 +74,7 @@ class RealTimeLoop(StepLoop):
         self._is_safe = True  # whether the last action was the safe one
         self._is_due = False  # whether an update phase is due, which may have no updates
         self._wanted = self._made = 0  # updates of this training run
-        self._counted = self._counts()  # at the end of the last epoch
+        self._last_counts = self._counts()  # at the end of the last epoch
 
     def run(self) -> None:
         """Step the environment until training ends, and raise what ended it early."""
@@ -203,7 +203,7 @@ class RealTimeLoop(StepLoop):
 
     def _evaluate(self) -> None:
         """Evaluate in the environment of training, between two episodes; a signal ends it between two steps."""
-        agent: Any = self._agent
+        agent = cast(Any, self._agent)
         options = {"hold_steps": self._options.hold_steps, "is_stopped": lambda: self._is_stopped}
         self._is_safe = False
         try:
@@ -297,8 +297,8 @@ class RealTimeLoop(StepLoop):
         """Make the updates of an epoch; return its logs."""
         logs = super().epoch(epoch)
         self._training.next_first = self._agent.learner.epoch_metrics.first_step + self._options.steps_per_epoch
-        before, self._counted = self._counted, self._counts()
-        taken, wanted, made, held, by_operator = np.subtract(self._counted, before)
+        before, self._last_counts = self._last_counts, self._counts()
+        taken, wanted, made, held, by_operator = np.subtract(self._last_counts, before)
         steps = max(1, taken)
         values = wanted / steps, made / steps, *self._lateness.end_epoch(), held, by_operator / steps
         return logs | dict(zip(LOGS, map(float, values), strict=True))
