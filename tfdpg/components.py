@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Never
+from typing import Any, Never, Protocol
 
 import keras
 import numpy as np
@@ -895,8 +895,19 @@ OBSERVATION_NOISE = 0.2
 """Standard deviation of the noise of `smoothness_penalty`, as a fraction of that of each feature in the minibatch."""
 
 
+class _SmoothAgent(Protocol):
+    """What `smoothness_penalty` reads of an agent."""
+
+    spec: Spec
+    networks: dict[str, keras.Model]
+    seed: int
+
+    @property
+    def options(self) -> Any: ...
+
+
 def smoothness_penalty(
-    agent: Any, batch: Batch, counter: Any, policy: Callable[[Any], tf.Tensor] | None = None
+    agent: _SmoothAgent, batch: Batch, counter: Any, policy: Callable[[Any], tf.Tensor] | None = None
 ) -> tf.Tensor | float:
     """Return λ times how much a deterministic policy's actions change in time and with noise, to add to its loss.
 
