@@ -110,7 +110,9 @@ def check(program, words):
         case "python", [script, *options]:
             assert (ROOT / script).is_file()
             if options:
-                module(script).parser().parse_args(options)
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.syspath_prepend((ROOT / script).parent)
+                    module(script).parser().parse_args(options)
         case "docker", ["run", "--rm", *_]:
             pass  # see test_the_container_receives_the_model
         case "pip", ["install", *_, what] if "[" in what:
