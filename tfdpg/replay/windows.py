@@ -49,6 +49,8 @@ class WindowSampler(Sampler):
         minibatches = -(-len(starts) // self.batch_size)
         windows = np.full((minibatches, self.batch_size), NONE)
         windows.flat[: len(starts)] = starts
+        if self._pending.shape[1] != self.batch_size:  # it changes only between two training runs
+            self._pending = np.empty((0, self.batch_size), np.int64)
         self._pending = np.concatenate([self._pending, windows])  # the last ones may not be sampled yet
         if self.buffer.size < self._start:
             return minibatches
