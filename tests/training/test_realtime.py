@@ -58,8 +58,8 @@ def test_all_agents_take_the_steps_and_make_the_updates(make, options):
     history = agent.fit(Plant(), **RUN).history
     assert agent.env_steps == 120 and agent.epoch == 2 and agent.updates > 0
     steps = np.array(history["env_steps"]) - [0, history["env_steps"][0]]
-    assert sum(history["updates_per_step"] * steps) == pytest.approx(agent.updates)
-    assert history["updates_per_step"] == history["updates_per_step_wanted"]
+    for log in ("updates_per_step", "updates_per_step_wanted"):  # some are made in a later epoch
+        assert sum(history[log] * steps) == pytest.approx(agent.updates)
     assert sys.getswitchinterval() == pytest.approx(0.005) and threading.active_count() == 1
 
 
@@ -176,7 +176,8 @@ def test_no_row_is_torn_and_no_policy_is_mixed(steps, jit_compile, in_numpy):
     slots = np.arange(agent.replay.size - 1)
     slots = slots[agent.replay.successor[slots] >= 0]
     inputs = agent.replay.observation(slots)[0].sum(axis=1) + 1
-    x = np.arctanh(agent.replay.action(slots)[:, 0].astype(np.float64))
+    with np.errstate(divide="ignore"):
+        x = np.arctanh(agent.replay.action(slots)[:, 0].astype(np.float64))
     version = 1000 * (np.sqrt(1 + 4 * inputs * x) - 1) / (2 * inputs)  # x = v² (Σ s + 1) + v
     exact = version > 1  # the first weights are random, and an action near 1 is too coarse
     exact &= np.abs(x) < 2
