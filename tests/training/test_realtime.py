@@ -171,8 +171,8 @@ def test_no_row_is_torn_and_no_policy_is_mixed(steps, jit_compile, in_numpy):
         return packed
 
     agent.learner._local_replay.sample = checked
-    agent.fit(Numbered(5e-4), **RUN | {"epochs": 1, "steps_per_epoch": steps})
-    assert sum(rows) >= 200 * steps
+    agent.fit(Numbered(5e-4), **RUN | {"epochs": 1, "steps_per_epoch": steps}, max_lag=500)  # drops no update
+    assert sum(rows) >= 250 * steps
     slots = np.arange(agent.replay.size - 1)
     slots = slots[agent.replay.successor[slots] >= 0]
     inputs = agent.replay.observation(slots)[0].sum(axis=1) + 1
