@@ -341,7 +341,7 @@ def test_an_error_of_the_machine_ends_training_with_a_checkpoint(tmp_path):
 def test_a_checkpoint_is_consistent_and_a_resumed_run_repeats_no_action(tmp_path):
     agent = tfdpg.TD3(Plant(), **SMALL)
     agent.fit(Plant(length=10_000), **RUN, callbacks=[tfdpg.callbacks.Checkpoint(tmp_path, keep=None)])
-    for directory in tmp_path.iterdir():
+    for directory in sorted(tmp_path.iterdir(), key=lambda path: int(path.name)):
         loaded = tfdpg.load_agent(directory)
         assert loaded.replay.added == loaded.env_steps + 1 == int(directory.name) + 1
         np.testing.assert_array_equal(loaded.replay.rows[: loaded.env_steps], agent.replay.rows[: loaded.env_steps])
