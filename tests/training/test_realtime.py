@@ -297,9 +297,10 @@ def test_late_updates_are_saved_and_made_after_loading(tmp_path):
     agent.fit(Plant(), **RUN | {"epochs": 1})
     agent.data.schedule.late = 7
     agent.save(tmp_path / "saved")
-    loaded = tfdpg.load_agent(tmp_path / "saved")
-    loaded.fit(Plant(), epochs=2, steps_per_epoch=60, initial_epoch=1, verbose=0)
-    assert loaded.updates == agent.updates + 7 + 60
+    for realtime in (False, True):
+        loaded = tfdpg.load_agent(tmp_path / "saved")
+        loaded.fit(Plant(), epochs=2, steps_per_epoch=60, initial_epoch=1, verbose=1, realtime=realtime)
+        assert loaded.updates == agent.updates + 7 + 60
 
 
 def test_all_updates_that_are_due_together_are_made():
@@ -407,9 +408,10 @@ class Gaps(Plant):
 
     def step(self, action):
         observation, reward, *rest = super().step(action)
-        if self.total in self.gaps:
-            return np.full_like(observation, np.nan), np.nan, *rest
-        return observation, reward, *rest
+        if not hasattr(self, "sensors"):
+            self.sensors = observation.copy()
+        self.sensors[:] = np.nan if self.total in self.gaps else observation  # the same array in each step
+        return self.sensors, np.nan if self.total in self.gaps else reward, *rest
 
 
 def test_missing_values_are_held_and_then_the_episode_is_truncated():
@@ -420,7 +422,19 @@ def test_missing_values_are_held_and_then_the_episode_is_truncated():
     observation = agent.replay.observation(np.arange(agent.replay.size))[0]
     assert np.isfinite(observation).all() and history["held_steps"] == [4]
     np.testing.assert_array_equal(observation[10], observation[9])
+    assert (observation[9] != observation[8]).any()
     assert plant.resets == [0, 32] and history["episode_length"] == [32]
+
+
+def test_a_reset_of_one_machine_leaves_the_missing_values_of_the_others():
+    plants = [Gaps(length=15), Gaps(length=40)]
+    plants[1].gaps = {14, 15, 16}
+    envs = gym.vector.SyncVectorEnv([lambda: plants[0], lambda: plants[1]], autoreset_mode="Disabled")
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    history = agent.fit(envs, **RUN | {"epochs": 1}, hold_steps=3).history
+    assert history["held_steps"] == [3] and agent.env_steps == 60
+    assert np.isfinite(agent.replay.observation(np.arange(agent.replay.size))[0]).all()
+    assert plants[0].resets == [0, 15] and plants[1].resets == [0]
 
 
 def test_no_action_follows_a_reset_without_a_finite_observation():

@@ -238,10 +238,16 @@ class EnvRunner:
 
         If missing values are held, an observation that is not finite cannot begin an episode: `reset` is called again.
         """
+        if self._held is None:
+            return self._reset_once(arguments)
+        options = arguments.get("options", {})
+        is_reset = options.get("reset_mask", np.ones(self.num_envs, bool))
         observation: Any = None
         for _ in range(ATTEMPTS):
-            observation = self._reset_once(arguments)
-            if self._held is None or self._held.begin(observation):
+            copied = {"options": dict(options)} if options else {}  # Gymnasium removes the mask from it
+            observation = self._reset_once(arguments | copied)
+            observation, is_finite = self._held.begin(observation, is_reset)
+            if is_finite:
                 return observation
         raise ValueError(f"The observation of `reset` is not finite after {ATTEMPTS} calls. Received: {observation}")
 

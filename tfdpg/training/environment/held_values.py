@@ -30,12 +30,27 @@ class HeldValues:
         self._missing = np.zeros(num_envs, np.int64)  # steps in succession
         self.held = 0
 
-    def begin(self, observation: Any) -> bool:
-        """Receive the observations that a reset returned; return whether all of them are finite."""
-        self._observation, _ = self._spec.arrays(observation, ("batch",))
-        self._reward[:] = 0
-        self._missing[:] = 0
-        return all(_is_finite(part).all() for part in self._observation.values())
+    def begin(self, observation: Any, is_reset: np.ndarray) -> tuple[Any, bool]:
+        """Begin episodes.
+
+        Args:
+            observation: the batch of observations that a reset returned.
+            is_reset: which sub-environments were reset, bool `[num_envs]`. Those of the others keep their last values.
+
+        Returns:
+            The observations, and whether those of the sub-environments that were reset are finite.
+        """
+        parts, _ = self._spec.arrays(observation, ("batch",))
+        is_finite = all(_is_finite(part[is_reset]).all() for part in parts.values())
+        if not is_reset.all():
+            parts = {
+                name: np.where(is_reset.reshape(-1, *[1] * (part.ndim - 1)), part, self._observation[name])
+                for name, part in parts.items()
+            }
+            observation = self._unpacked(parts)
+        self._keep(parts, np.where(is_reset, 0.0, self._reward))
+        self._missing = np.where(is_reset, 0, self._missing)
+        return observation, is_finite
 
     def fill(self, observation: Any, reward: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray]:
         """Replace the missing values of a step.
@@ -59,11 +74,18 @@ class HeldValues:
                 name: np.where(_is_finite(part), part, self._observation[name]).astype(part.dtype)
                 for name, part in parts.items()
             }
-            observation = self._spec.nested(parts) if self._spec.is_dict else parts["x"]
+            observation = self._unpacked(parts)
         self._missing = np.where(is_finite, 0, self._missing + 1)
-        self._observation = parts
-        self._reward = reward
+        self._keep(parts, reward)
         return observation, reward, self._missing > self._steps
+
+    def _keep(self, parts: dict[str, np.ndarray], reward: np.ndarray) -> None:
+        """Keep copies of the last values, because an environment may return the same array in each step."""
+        self._observation = {name: part.copy() for name, part in parts.items()}
+        self._reward = reward.copy()
+
+    def _unpacked(self, parts: dict[str, np.ndarray]) -> Any:
+        return self._spec.nested(parts) if self._spec.is_dict else parts["x"]
 
 
 def _is_finite(values: np.ndarray) -> np.ndarray:
