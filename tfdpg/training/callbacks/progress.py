@@ -89,7 +89,7 @@ class ProgressBar(AgentCallback):
         self._last_drawn = now
         seconds = now - self._began
         so_far = {name: total / count for name, (total, count) in self._sums.items()}
-        left = seconds / self._done * (self._steps - self._done)
+        left = seconds / max(1, self._done) * (self._steps - self._done)  # late updates come before the first step
         self._draw_bar(f"{format_duration(left)} left", *_named(format_logs(so_far, self._printed)))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
