@@ -202,11 +202,10 @@ class PrioritizedSampler(Sampler):
     def state(self) -> dict[str, np.ndarray]:
         """Return the priorities of all rows, the oldest first, and the largest priority so far."""
         self._add_new_rows()
-        first = self.buffer.oldest % self.buffer.replay_size
-        newest_first = self._priorities.ravel()[: self.buffer.replay_size]
-        ordered = np.concatenate([newest_first[first:], newest_first[:first]])
+        size = self.buffer.replay_size
+        oldest_first = np.roll(self._priorities.ravel()[:size], -self.buffer.oldest % size)
         return {
-            "priorities": ordered[: self.buffer.size],
+            "priorities": oldest_first[: self.buffer.size],
             "largest_priority": np.array(self._max_priority),
             "largest_priority_update": np.array(self._reduced_at),
         }
