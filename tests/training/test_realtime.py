@@ -505,6 +505,7 @@ def test_tfdpg_train_evaluates_on_the_machine_with_a_flag(tmp_path, monkeypatch)
         (["train", "ddpg", "--num-envs", "2"], "`--num-envs` makes several instances"),
         (["tune", "ddpg"], "`--trials` makes several instances"),
         (["train", "ddpg", "--evaluate"], "`--evaluate` needs --realtime"),
+        (["train", "ddpg", "--realtime", "--safe-action", "9"], "`safe_action` must be a sequence of length 1, from"),
     ],
 )
 def test_a_machine_has_one_instance(words, error, tmp_path, capsys):

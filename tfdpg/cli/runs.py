@@ -59,6 +59,7 @@ from tfdpg.training.callbacks import (
 from tfdpg.training.evaluation import PolicyLike, evaluate
 from tfdpg.training.lateness import LATENESS
 from tfdpg.training.options import FitOptions
+from tfdpg.training.realtime import check_safe_action
 
 TRAINED = "trained.txt"
 """The name of the file with the environment steps and the seconds of training."""
@@ -86,6 +87,7 @@ def start(directory: Path, config: RunConfig, began: float, overwrite: bool = Fa
     env = _make_env(config)
     agent = _new_agent(config, env)
     _check_distributed(config, agent, env)
+    check_safe_action(agent.spec, config.fit_options.get("safe_action"))
     callbacks = _callbacks(directory, config, env, began, is_own=True)
     files.make_directory(directory.parent)
     if overwrite and paths.is_run(directory):

@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from tfdpg.arguments import reject
+from tfdpg.spec import Spec
 from tfdpg.training.environment.env_runner import Episode, Interrupted, Step
 from tfdpg.training.evaluation import run_episodes, summarise
 from tfdpg.training.lateness import Lateness
@@ -38,6 +39,20 @@ LOGS = (
 """The logs of an epoch, in addition to those of `StepLoop`."""
 
 
+def check_safe_action(spec: Spec, given: Sequence[float] | None) -> np.ndarray | None:
+    """Return the option `safe_action` as an array `[act_dim]`; None if there is none.
+
+    Raises:
+        ValueError: it is not an action of the action space.
+    """
+    if given is None:
+        return None
+    values = np.array(given, np.float32)
+    if values.shape != (spec.act_dim,) or not ((values >= spec.low) & (values <= spec.high)).all():
+        raise reject("safe_action", f"a sequence of length {spec.act_dim}, from {spec.low} to {spec.high}", given)
+    return values
+
+
 class RealTimeLoop(StepLoop):
     """Steps the environment in this thread, while another thread makes updates, evaluates and calls callbacks.
 
@@ -48,7 +63,9 @@ class RealTimeLoop(StepLoop):
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
-        self._safe_action = self._checked_safe_action()
+        safe_action = check_safe_action(self._agent.spec, self._options.safe_action)
+        repeated = None if safe_action is None else np.repeat(safe_action[None], self._runner.num_envs, axis=0)
+        self._safe_action = None if repeated is None else self._agent.spec.to_env(repeated)
         self._evaluates_itself = self._options.validation_env is self._runner.env
         if self._evaluates_itself:
             self._training.evaluate = self._request_evaluation
@@ -136,17 +153,6 @@ class RealTimeLoop(StepLoop):
             self._send_safe_action()
             if self._is_requested.wait(0.1):
                 self._evaluate()
-
-    def _checked_safe_action(self) -> np.ndarray | None:
-        """Return `safe_action` for all sub-environments, `[num_envs, *act_shape]`."""
-        given = self._options.safe_action
-        if given is None:
-            return None
-        spec = self._agent.spec
-        values = np.array(given, np.float32)
-        if values.shape != (spec.act_dim,) or not ((values >= spec.low) & (values <= spec.high)).all():
-            raise reject("safe_action", f"a sequence of length {spec.act_dim}, from {spec.low} to {spec.high}", given)
-        return spec.to_env(np.repeat(values[None], self._runner.num_envs, axis=0))
 
     def _next_observation(self, step: Step) -> Any:
         """Evaluate between two episodes, if it is time, and reset the environment; return its observations.
