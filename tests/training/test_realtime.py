@@ -243,6 +243,7 @@ class StopAfter(keras.callbacks.Callback):
         self.model.stop_training = True
 
 
+@pytest.mark.slow
 def test_updates_that_became_due_during_callbacks_are_made():
     agent = tfdpg.TD3(Plant(), **SMALL)
     history = agent.fit(Plant(), **RUN | {"epochs": 3}, callbacks=[Slow()]).history
@@ -276,6 +277,7 @@ def test_the_safe_action_follows_the_last_step_and_no_reset(tmp_path):
     assert calls.count("reset") == 120 // 20 + 2  # and no reset after the last episode of training
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_within_an_epoch_ends_at_its_last_step(tmp_path):
     class Broken(Plant):
         def step(self, action):
@@ -292,6 +294,7 @@ def test_a_run_that_is_resumed_within_an_epoch_ends_at_its_last_step(tmp_path):
     assert loaded.env_steps == 120 and loaded.epoch == 2
 
 
+@pytest.mark.slow
 def test_late_updates_are_saved_and_made_after_loading(tmp_path):
     agent = tfdpg.TD3(Plant(), **SMALL)
     agent.fit(Plant(), **RUN | {"epochs": 1})
@@ -303,12 +306,14 @@ def test_late_updates_are_saved_and_made_after_loading(tmp_path):
         assert loaded.updates == agent.updates + 7 + 60
 
 
+@pytest.mark.slow
 def test_all_updates_that_are_due_together_are_made():
     agent = tfdpg.TD3(Plant(), **SMALL | {"update_every": "episode", "gradient_steps": 1200, "update_after": 0})
     agent.fit(Plant(20), **RUN | {"epochs": 1, "steps_per_epoch": 30})
     assert agent.updates == 1200
 
 
+@pytest.mark.slow
 def test_a_policy_that_has_diverged_is_not_saved(tmp_path):
     class Diverging(tfdpg.TD3):
         def update(self, batch, counter):
@@ -426,6 +431,7 @@ def test_missing_values_are_held_and_then_the_episode_is_truncated():
     assert plant.resets == [0, 32] and history["episode_length"] == [32]
 
 
+@pytest.mark.slow
 def test_a_reset_of_one_machine_leaves_the_missing_values_of_the_others():
     plants = [Gaps(length=15), Gaps(length=40)]
     plants[1].gaps = {14, 15, 16}
