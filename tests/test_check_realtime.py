@@ -107,6 +107,7 @@ def test_a_machine_that_keeps_its_clock_has_no_findings(monkeypatch, capsys):
     assert facts["period"] == "10 ms between the returns of steps, which is 100 Hz"
     assert facts["jitter"] == "p99 0.5, max 1.5 ms; 0.556 % of the steps are late by more than 10 % of it"
     assert facts["resets"] == "21; each takes 0.5 to 0.5 s"
+    assert facts["priority"].startswith("real-time priority is ")
     assert facts["updates"] == "4 ms each, for TD3 with its default options and nothing else"
     busy = "one update per step takes 40 % of the time of one core"
     assert facts["ratio"] == f"at 100 Hz, {busy}: possible; the largest ratio is about 2 updates per step"

@@ -1,6 +1,9 @@
 """The replay buffer against a slow obvious reference: any episodes, any n, any number of sub-environments."""
 
 import gc
+import os
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -280,3 +283,19 @@ def test_a_million_halfcheetah_rows_take_at_most_105_mb():
     buffer.allocate()
     arrays = (buffer.rows, buffer.terminated, buffer.successor)
     assert sum(array.nbytes for array in arrays) == buffer.nbytes == 101_000_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_touching_provides_the_memory_of_the_next_rows_and_changes_none():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    buffer = ReplayBuffer(Spec(spaces.Box(-1, 1, (1000,)), SPEC.action_space), 20_000)
+    buffer.begin(np.array([0]), (np.ones((1, 1000)),))
+    buffer.add(np.array([0]), [[0.5]], [2.0], [True], (np.ones((1, 1000)),))
+    before = resident()
+    buffer.touch(10_000)
+    assert 36e6 < resident() - before < 48e6
+    buffer.touch(np.inf)
+    assert 76e6 < resident() - before < 88e6
+    assert (buffer.rows[:2, :1000] == 1).all() and buffer.rows[0, -1] == 2 and buffer.terminated[0]

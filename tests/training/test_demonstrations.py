@@ -221,7 +221,8 @@ def test_importance_weights_and_priorities_are_those_of_each_replay_buffer(norma
             for slot, error in zip(rows[:, columns].ravel(), errors[:, columns].ravel(), strict=True):
                 expected[slot] = error + 1e-6
             np.testing.assert_allclose(part, expected, rtol=1e-6)
-        packed, rows = shown.sample(own, 5, 5)
+        gather, rows = shown.sample(own, 5, 5)
+        packed = gather()
         weights = np.concatenate(
             [
                 ((len(part) - 1) * part[rows[:, columns]] / part.sum()) ** -0.5

@@ -187,6 +187,44 @@ def test_no_row_is_torn_and_no_policy_is_mixed(steps, jit_compile, in_numpy):
     assert (np.diff(np.round(version[exact])) >= 0).mean() > 0.99
 
 
+@pytest.mark.parametrize("options", [{"n_step": 3}, {"replay": "prioritized"}, {"recurrent": "lstm"}])
+@pytest.mark.parametrize("is_full", [True, False])
+def test_rows_are_packed_again_if_a_step_is_stored_in_the_meantime(options, is_full):
+    env = Counter(7)
+    agent = tfdpg.TD3(env, **SMALL | options | {"replay_size": 30 if is_full else 300})
+    observation, _ = env.reset()
+
+    def take_steps(count):
+        nonlocal observation
+        for _ in range(count):
+            next_observation, *result, _ = env.step(agent.act(observation))
+            agent.observe(result[0], next_observation, *result[1:])
+            observation = env.reset()[0] if any(result[1:]) else next_observation
+
+    take_steps(60)
+    builder = agent.data.minibatch_builder
+    pack = builder.pack
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append((arguments, agent.data.lock._is_owned()))
+        packed = pack(*arguments)
+        if len(calls) == 1:
+            take_steps(10)
+        return packed
+
+    builder.pack = interrupted
+    with agent.data.shared():
+        packed, rows = agent.data.sample(0, 20)
+        assert [is_locked for _, is_locked in calls] == [False, True]
+        for part, expected in zip(packed, pack(*calls[1][0]), strict=True):
+            np.testing.assert_array_equal(part, expected)
+        assert (agent.replay.successor[rows] >= 0).all()
+        assert np.array_equal(rows, calls[0][0][0]) != is_full
+        agent.data.sample(20, 20)
+    assert len(calls) == 3
+
+
 class Failing(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         raise RuntimeError("the disk is full")

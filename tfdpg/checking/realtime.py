@@ -13,6 +13,7 @@ from tfdpg.checking.report import Fact
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.findings import Finding, malformed_reset, malformed_step
 from tfdpg.spec import Packed, Spec
+from tfdpg.training.threads import freeze_objects, real_time_priority
 
 SECONDS = 10.0
 """The duration of the steps at the given rate, unless their number is given."""
@@ -48,12 +49,14 @@ def real_time(env: gym.Env, hz: float, steps: int, seed: int) -> Iterator[Fact |
     """
     name, seconds = _seconds_per_update(Spec(env.observation_space, env.action_space))
     yield from _report_updates(name, seconds, hz)
-    gc.collect()
-    gc.freeze()  # so that collecting the garbage of an environment does not search TensorFlow's objects
+    freeze_objects()  # so that collecting the garbage of an environment does not search TensorFlow's objects
     try:
-        times, resets = _take_steps(env, steps, 2 * steps / hz, seed)
+        with real_time_priority() as is_allowed:
+            times, resets = _take_steps(env, steps, 2 * steps / hz, seed)
     finally:
         gc.unfreeze()
+    refused = "real-time priority is not allowed, so other threads may delay actions by some milliseconds"
+    yield Fact("priority", "real-time priority is allowed" if is_allowed else refused)
     yield from _report_steps(times, 1 / hz)
     spans = " to ".join(f"{each:.2g}" for each in (min(resets), max(resets)))
     yield Fact("resets", f"{len(resets)}; each takes {spans} s")

@@ -9,6 +9,7 @@ buffer keeps only the numbers of a few rows, so sub-environments can be added at
 The oldest row can always be overwritten, because a successor is newer than its row.
 """
 
+import contextlib
 import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -116,6 +117,8 @@ class ReplayBuffer:
             newest: for each sub-environment the number of its newest row, or -1.
             episode_start: for each sub-environment the number of the first row of its newest episode, or -1.
             saved_segments: the rows that are already in files of a checkpoint; None if there are none.
+            lock: held while rows are added or looked up, if one thread adds them and another one samples. A thread may
+                hold it several times.
         """
         self._n_step = positive_int("n_step", n_step)
         self._gamma = real("gamma", gamma, 0, 1)
@@ -131,6 +134,7 @@ class ReplayBuffer:
                 f"Received: replay_size={replay_size}"
             )
         self.obs_width, self.image_width = group_widths(spec)
+        self.lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self.clear()
 
     @property
@@ -300,6 +304,18 @@ class ReplayBuffer:
             return
         check_capacity(self.nbytes, self._directory, f"replay_size={self.replay_size}")
         self._create_arrays(self.replay_size, self._directory)
+
+    def touch(self, rows: float) -> None:
+        """Let the operating system provide the memory of the next rows now: later, this would delay some of them.
+
+        Args:
+            rows: the largest number of rows that will be stored; it may be infinite.
+        """
+        self.allocate()
+        unused = slice(self.added, int(min(self.added + rows, self.replay_size)))
+        for array in (self.rows, self.images, self.terminated):
+            if array is not None:
+                array[unused] = 0
 
     def _create_arrays(self, size: int, directory: Path | None) -> None:
         self.rows = allocate_array((size, self.obs_width + self.step_width + 1), np.float32, directory)

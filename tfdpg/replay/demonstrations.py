@@ -11,7 +11,7 @@ import numpy as np
 
 from tfdpg.arguments import warn
 from tfdpg.replay.buffer import NONE, ReplayBuffer
-from tfdpg.replay.minibatches import MinibatchBuilder
+from tfdpg.replay.minibatches import Gather, MinibatchBuilder
 from tfdpg.spec import Packed
 
 SEEDS = 1 << 32
@@ -79,20 +79,23 @@ class Demonstrations:
             for sampler, values in zip(samplers, before, strict=True):
                 sampler.batch_size, sampler.normalize_weights = values
 
-    def sample(self, own: MinibatchBuilder, update: int, count: int) -> tuple[Packed, np.ndarray]:
-        """Return minibatches, as `MinibatchBuilder` does: first the agent's own rows, and then demonstrations."""
+    def sample(self, own: MinibatchBuilder, update: int, count: int) -> tuple[Gather, np.ndarray]:
+        """Sample minibatches, as `MinibatchBuilder` does: first the agent's own rows, and then demonstrations."""
         parts = own, self.builder
         sampled = [part.sampler.sample(update, count) for part in parts]
         weights = [given for _, given in sampled]
         if self._normalizes:
             largest = np.concatenate([given for given in weights if given is not None], axis=1).max(axis=1)
             weights = [None if given is None else given / largest[:, None] for given in weights]
-        packed = [
-            part.pack_sampled(update, rows, given)
-            for part, (rows, _), given in zip(parts, sampled, weights, strict=True)
+        gathers = [
+            part.gather(update, rows, given) for part, (rows, _), given in zip(parts, sampled, weights, strict=True)
         ]
-        mixed = tuple(np.concatenate(arrays, axis=1) for arrays in zip(*packed, strict=True))
-        return mixed, np.concatenate([rows for rows, _ in sampled], axis=1)
+
+        def gather() -> Packed:
+            packed = [gather() for gather in gathers]
+            return tuple(np.concatenate(arrays, axis=1) for arrays in zip(*packed, strict=True))
+
+        return gather, np.concatenate([rows for rows, _ in sampled], axis=1)
 
     def update_priorities(self, own: MinibatchBuilder, rows: np.ndarray, errors: np.ndarray) -> None:
         """Update the priorities of rows that `sample` returned, each in its own replay buffer.

@@ -17,6 +17,8 @@ from tfdpg.spec import Packed
 
 Pack = Callable[..., Packed]
 """Packs minibatches, given a replay buffer, the sampled rows, and their `weights` (None for 1)."""
+Gather = Callable[[], Packed]
+"""Packs minibatches whose rows are chosen."""
 Summarise = Callable[[np.ndarray], np.ndarray]
 """Converts the n TD errors of each sampled row, `[..., n]`, to one for the sampler, `[...]`."""
 
@@ -57,14 +59,19 @@ class MinibatchBuilder:
         Raises:
             ValueError: The replay buffer holds no transition.
         """
-        rows, weights = self.sampler.sample(update, count)
-        return self.pack_sampled(update, rows, weights), rows
+        gather, rows = self.sample(update, count)
+        return gather(), rows
 
-    def pack_sampled(self, update: int, rows: np.ndarray, weights: np.ndarray | None) -> Packed:
-        """Pack minibatches of rows that were sampled for the updates after the first `update`, with new goals."""
-        if self.hindsight is None:
-            return self.pack(rows, weights)
-        return self.pack(rows, weights, self.hindsight(update, rows))
+    def sample(self, update: int, count: int) -> tuple[Gather, np.ndarray]:
+        """Sample minibatches as a call does; return a function that packs them, and their slots."""
+        rows, weights = self.sampler.sample(update, count)
+        return self.gather(update, rows, weights), rows
+
+    def gather(self, update: int, rows: np.ndarray, weights: np.ndarray | None) -> Gather:
+        """Choose new goals for rows that were sampled for the updates after the first `update`."""
+        with self.buffer.lock:
+            relabelled = None if self.hindsight is None else self.hindsight(update, rows)
+        return functools.partial(self.pack, rows, weights, relabelled)
 
     def pack(self, rows: np.ndarray, weights: np.ndarray | None = None, relabelled: Relabelled | None = None) -> Packed:
         """Pack minibatches of given rows.

@@ -60,11 +60,12 @@ class EpochSampler(Sampler):
             ValueError: The replay buffer holds fewer transitions than a minibatch.
         """
         sampled = np.empty((minibatches, self.batch_size), np.int64)
-        for i in range(minibatches):
-            if not self._has_next:
-                self._remaining = self._new_epoch(update + i)
-            sampled[i] = self._remaining[0]
-            self._remaining = self._remaining[1:]
+        with self.buffer.lock:
+            for i in range(minibatches):
+                if not self._has_next:
+                    self._remaining = self._new_epoch(update + i)
+                sampled[i] = self._remaining[0]
+                self._remaining = self._remaining[1:]
         return sampled, None
 
     def state(self) -> dict[str, np.ndarray]:
@@ -153,7 +154,7 @@ class PrioritizedSampler(Sampler):
     def _forget(self) -> None:
         """Take all rows as new, and the replay buffer with its present size."""
         blocks = -(-self.buffer.replay_size // BLOCK)
-        self._priorities = np.zeros((blocks, BLOCK), np.float32)
+        self._priorities = np.full((blocks, BLOCK), 0, np.float32)  # unlike zeros, the memory is provided now
         self._sums = np.zeros(blocks)
         self._max_priority = 1.0
         self._reduced_at = 0  # the update at which the largest priority was last computed again
@@ -170,7 +171,9 @@ class PrioritizedSampler(Sampler):
         Raises:
             ValueError: The replay buffer holds no transition.
         """
-        self._add_new_rows()
+        with self.buffer.lock:
+            self._add_new_rows()
+            transitions = len(self.buffer)
         total = self._sums.sum()
         if total <= 0:
             raise ValueError(EMPTY_REPLAY)
@@ -183,7 +186,7 @@ class PrioritizedSampler(Sampler):
         slots = self._locate(((np.arange(shape[1]) + uniform) * (total / shape[1])).ravel())
         probability = self._priorities.ravel()[slots].reshape(shape) / total
         beta = np.array([self.beta(update + i) for i in range(minibatches)])[:, None]
-        weights = (len(self.buffer) * probability) ** -beta
+        weights = (transitions * probability) ** -beta
         if self.normalize_weights:
             weights /= weights.max(axis=1, keepdims=True)
         return slots.reshape(shape), weights.astype(np.float32)

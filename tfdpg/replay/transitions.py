@@ -1,6 +1,5 @@
 """n-step transitions, packed so that many minibatches are transferred to the device at once; the range of returns."""
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -162,9 +161,7 @@ def _observations(spec: Spec, packed: Packed) -> Any:
     return arrays if spec.is_dict else arrays["x"]
 
 
-def return_range(
-    buffer: ReplayBuffer, gamma: float, lock: contextlib.AbstractContextManager[Any] | None = None
-) -> tuple[float, float]:
+def return_range(buffer: ReplayBuffer, gamma: float) -> tuple[float, float]:
     """Estimate the smallest and the largest return from the transitions held.
 
     They are the extremes of the discounted returns of all rows and of the returns if the 1 % or the 99 % quantile of
@@ -173,12 +170,11 @@ def return_range(
     Args:
         buffer: the replay buffer.
         gamma: discount factor, in [0, 1].
-        lock: held while rows are read.
 
     Raises:
         ValueError: The replay buffer holds no transition.
     """
-    with lock or contextlib.nullcontext():
+    with buffer.lock:
         if not len(buffer):
             raise ValueError(EMPTY_REPLAY)
         rows = np.arange(max(buffer.oldest, buffer.added - MAX_ROWS), buffer.added) % buffer.replay_size

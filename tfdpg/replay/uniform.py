@@ -56,7 +56,8 @@ class UniformSampler(Sampler):
 
     def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
         """Sample minibatches; weights are None, which stands for 1."""
-        return uniform_rows(self.buffer, self.seed, update, minibatches, self.batch_size), None
+        with self.buffer.lock:
+            return uniform_rows(self.buffer, self.seed, update, minibatches, self.batch_size), None
 
 
 def uniform_rows(buffer: ReplayBuffer, seed: int, update: int, minibatches: int, batch_size: int) -> np.ndarray:

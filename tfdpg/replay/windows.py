@@ -67,12 +67,13 @@ class WindowSampler(Sampler):
         Raises:
             ValueError: The replay buffer holds no transition.
         """
-        newest = self._pending[:minibatches]
-        self._pending = self._pending[minibatches:]
-        others = minibatches - len(newest)
-        sampled = uniform_rows(self.buffer, self.seed, update + len(newest), others, self.batch_size)
-        starts = np.concatenate([newest, sampled]) if len(newest) else sampled
-        return window_rows(self.buffer, starts, self._steps), None
+        with self.buffer.lock:
+            newest = self._pending[:minibatches]
+            self._pending = self._pending[minibatches:]
+            others = minibatches - len(newest)
+            sampled = uniform_rows(self.buffer, self.seed, update + len(newest), others, self.batch_size)
+            starts = np.concatenate([newest, sampled]) if len(newest) else sampled
+            return window_rows(self.buffer, starts, self._steps), None
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the number of rows before the last update phase; random samples depend only on the update counter."""

@@ -1,6 +1,7 @@
 """An agent's data: what it acts with, what it stores, and the minibatches that it learns from."""
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from tfdpg.components import Declaration, Networks, PolicySpec
 from tfdpg.networks import Normalizer, PolicyInference, numpy_policy
 from tfdpg.replay import GoalFunctions, Recorder, ReplayBuffer, TimeSteps, return_range
 from tfdpg.replay.demonstrations import Demonstrations
+from tfdpg.replay.minibatches import Gather, MinibatchBuilder
 from tfdpg.spec import Packed
 from tfdpg.training.environment.collector import Collector
 from tfdpg.training.lateness import Lateness
@@ -99,12 +101,22 @@ class AgentData:
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """Inside the context, one thread collects data and another one learns."""
-        self.lock = threading.Lock()
+        buffers = [builder.buffer for builder in self._builders]
+        self.lock = threading.RLock()
+        for buffer in buffers:
+            buffer.lock = self.lock
         try:
             with self.actor.copied_weights():
                 yield
         finally:
+            for buffer in buffers:
+                buffer.lock = contextlib.nullcontext()
             self.lock = contextlib.nullcontext()
+
+    @property
+    def _builders(self) -> list[MinibatchBuilder]:
+        """What makes minibatches of the agent's own replay buffer, and of demonstrations."""
+        return [self.minibatch_builder, *(() if self.demonstrations is None else [self.demonstrations.builder])]
 
     @property
     def is_shared(self) -> bool:
@@ -124,9 +136,25 @@ class AgentData:
                 self.demonstrations = self.collector.joined = None
 
     def sample(self, update: int, count: int) -> tuple[Packed, np.ndarray]:
-        """Return packed minibatches `[count, batch, ...]` for the updates after the first `update`, and their slots."""
+        """Return packed minibatches `[count, batch, ...]` for the updates after the first `update`, and their slots.
+
+        Another thread that stores steps does not wait until the rows are packed. If it has stored one in the meantime,
+        they are packed again.
+        """
+        before = self.replay.added
+        gather, rows = self._sample(update, count)
+        packed = gather()
+        with self.lock:
+            if (added := self.replay.added) != before:
+                if np.isin(rows, np.arange(before, added) % self.replay.replay_size).any():  # they are overwritten
+                    gather, rows = self._sample(update, count)
+                packed = gather()
+        return packed, rows
+
+    def _sample(self, update: int, count: int) -> tuple[Gather, np.ndarray]:
         own = self.minibatch_builder
-        return own(update, count) if self.demonstrations is None else self.demonstrations.sample(own, update, count)
+        sample = own.sample if self.demonstrations is None else functools.partial(self.demonstrations.sample, own)
+        return sample(update, count)
 
     def update_priorities(self, rows: np.ndarray, errors: np.ndarray) -> None:
         """Update the priorities of sampled rows `[count, batch]` from their TD errors."""
@@ -138,8 +166,8 @@ class AgentData:
 
     def return_range(self) -> tuple[float, float]:
         """Estimate the smallest and the largest return of all transitions; see `tfdpg.replay.return_range`."""
-        builders = [self.minibatch_builder, *(() if self.demonstrations is None else [self.demonstrations.builder])]
-        low, high = zip(*(return_range(builder.buffer, builder.gamma, self.lock) for builder in builders), strict=True)
+        ranges = [return_range(builder.buffer, builder.gamma) for builder in self._builders]
+        low, high = zip(*ranges, strict=True)
         return min(low), max(high)
 
     def example(self, minibatches: int) -> Packed:

@@ -1,10 +1,7 @@
 """Training on a real machine: the control loop in the main thread, and learning in another one."""
 
 import contextlib
-import gc
 import math
-import os
-import sys
 import threading
 import time
 from collections import deque
@@ -20,13 +17,8 @@ from tfdpg.training.evaluation import run_episodes, summarise
 from tfdpg.training.lateness import Lateness
 from tfdpg.training.learning.updates import SHARED_CHUNK
 from tfdpg.training.step_loop import StepLoop
+from tfdpg.training.threads import freeze_objects, lower_priority, real_time_priority, short_switch_interval
 
-SWITCH_INTERVAL = 2e-4
-"""Seconds after which a thread that runs Python code lets another one run. Python's default of 5 ms would delay each
-action by as much."""
-NICENESS = 10
-"""How much lower the priority of the learner's thread is, so that it does not delay actions on a single core. That of
-the control loop is as much higher, if the system allows this, because TensorFlow's own threads keep their priority."""
 LARGEST_LAG = 1000
 """The most updates that are made later, if learning is slower than its schedule; further ones are not made. Updates
 that become due together are never dropped."""
@@ -95,13 +87,17 @@ class RealTimeLoop(StepLoop):
 
     def run(self) -> None:
         """Step the environment until training ends, and raise what ended it early."""
-        thread = threading.Thread(target=self._learn, name="tfdpg learner", daemon=True)
-        with self._agent.data.shared(), _short_switch_interval(), self._episodes_reported():
+        with (
+            self._agent.data.shared(),
+            short_switch_interval(),
+            self._episodes_reported(),
+            real_time_priority() as is_allowed,
+        ):
+            thread = threading.Thread(target=self._learn, args=(is_allowed,), name="tfdpg learner", daemon=True)
             thread.start()
             try:
                 self._is_ready.wait()
-                with _higher_priority():
-                    self._control()
+                self._control()
             except BaseException as error:
                 self._failure = error
             finally:
@@ -271,10 +267,11 @@ class RealTimeLoop(StepLoop):
             else:
                 self._failure.add_note(f"The environment could not be stopped: {error}")
 
-    def _learn(self) -> None:
-        """Train in all epochs, in the learner's thread."""
+    def _learn(self, has_priority: bool) -> None:
+        """Train in all epochs, in the learner's thread; `has_priority` says whether the control loop has priority."""
         try:
-            _lower_priority()
+            if not has_priority:
+                lower_priority()
             self._training.run(self._interrupted, self._options.initial_epoch, self.epoch)
         except BaseException as error:
             self._error = error
@@ -290,12 +287,15 @@ class RealTimeLoop(StepLoop):
         self._is_parked.wait()
 
     def _prepare(self) -> None:
-        """Compile the updates before the first step."""
+        """Compile the updates and provide memory before the first step."""
+        schedule, first = self._agent.data.schedule, self._agent.learner.epoch_metrics.first_step
         if not self._is_ready.is_set():
             self._agent.learner.compile()
-            gc.collect()
+            total = schedule.total_steps
+            rows = math.inf if total is None else 2 * (total - schedule.env_steps) + self._runner.num_envs
+            self._agent.replay.touch(rows)
+            freeze_objects()
             self._is_ready.set()
-        schedule, first = self._agent.data.schedule, self._agent.learner.epoch_metrics.first_step
         begins_late = schedule.env_steps >= first + self._options.steps_per_epoch
         self._owed = self._made + schedule.late if begins_late else 0
 
@@ -363,40 +363,3 @@ class RealTimeLoop(StepLoop):
         since = self._resets_since
         is_long = since is not None and time.monotonic() - since > RESET_SECONDS
         self._training.remark("waiting for reset" if is_long else "")
-
-
-@contextlib.contextmanager
-def _short_switch_interval() -> Iterator[None]:
-    """Let Python's threads take turns often, and collect garbage only among new objects, inside the context."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        sys.setswitchinterval(before)
-
-
-@contextlib.contextmanager
-def _higher_priority() -> Iterator[None]:
-    """Raise the priority of the calling thread inside the context, if the process may do so."""
-    if sys.platform != "linux":
-        yield
-        return
-    thread = threading.get_native_id()
-    before = os.getpriority(os.PRIO_PROCESS, thread)
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, thread, before - NICENESS)
-    try:
-        yield
-    finally:
-        os.setpriority(os.PRIO_PROCESS, thread, before)
-
-
-def _lower_priority() -> None:
-    """Lower the priority of the calling thread, on systems where threads have one."""
-    if sys.platform == "linux":
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS))

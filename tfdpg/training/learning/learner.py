@@ -390,13 +390,11 @@ class _LocalReplay:
             self._data.write_statistics()
 
     def sample(self, update: int, count: int) -> Packed:
-        with self._data.lock:
-            packed, self._rows = self._data.sample(update, count)
+        packed, self._rows = self._data.sample(update, count)
         return packed
 
     def update_priorities(self, errors: np.ndarray) -> None:
-        with self._data.lock:
-            self._data.update_priorities(self._rows, errors)
+        self._data.update_priorities(self._rows, errors)
 
     def return_range(self) -> tuple[float, float]:
         return self._data.return_range()

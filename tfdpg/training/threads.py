@@ -1,0 +1,62 @@
+"""How two threads of a process share a core, so that one of them is never late."""
+
+import contextlib
+import gc
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+SWITCH_INTERVAL = 2e-4
+"""Seconds after which a thread that runs Python code lets another one run. Python's default of 5 ms would delay each
+action by as much."""
+NICENESS = 10
+"""How much lower the priority of the learner's thread is, if the control loop has no real-time priority."""
+
+
+@contextlib.contextmanager
+def short_switch_interval() -> Iterator[None]:
+    """Let Python's threads take turns often inside the context; after it, garbage is searched in all objects again."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        sys.setswitchinterval(before)
+
+
+def freeze_objects() -> None:
+    """Let Python look for garbage only among objects that are made later, which takes less time."""
+    gc.collect()
+    gc.freeze()
+
+
+@contextlib.contextmanager
+def real_time_priority() -> Iterator[bool]:
+    """Run the calling thread before all other ones inside the context, if the process may do so; yield whether it may.
+
+    Otherwise, Linux sometimes runs another thread of this process for 4 ms first, whatever its priority. Threads that
+    are made inside the context have the usual priority.
+    """
+    if sys.platform != "linux":
+        yield False
+        return
+    thread = threading.get_native_id()
+    before = os.sched_getscheduler(thread), os.sched_getparam(thread)
+    try:
+        os.sched_setscheduler(thread, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        os.sched_setscheduler(thread, *before)
+
+
+def lower_priority() -> None:
+    """Lower the priority of the calling thread, on systems where threads have one."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS))
