@@ -144,6 +144,7 @@ def test_what_keeps_a_control_loop_from_its_rate_is_a_finding(monkeypatch, steps
     assert ("returns at once" in facts["period"]) == (steps == [0.0001])
 
 
+@pytest.mark.slow
 def test_stepping_and_resetting_end_when_they_take_too_long(monkeypatch):
     env = Clock(monkeypatch, [1.0], length=1000)
     examine(env, steps=100)

@@ -28,6 +28,7 @@ def epochs_of(run):
 
 
 @pytest.mark.filterwarnings("ignore:Sub-environment 0 is not deterministic")  # if the clock ends training in an episode
+@pytest.mark.slow
 def test_a_run_ends_on_time_and_is_continued_with_more_minutes(tmp_path, capsys):
     run = tmp_path / "seed-0"
     resume = ["train", "--resume", str(run), "--trusted"]

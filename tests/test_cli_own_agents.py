@@ -213,7 +213,7 @@ def finish(process):
     return shown
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_processes_train_search_and_resume_an_own_class(home, tmp_path):
     shutil.copy(home / "own_file.py", tmp_path)
     run_dir = tmp_path / "runs/conservativetd3-Pendulum-v1"
@@ -238,7 +238,7 @@ def test_processes_train_search_and_resume_an_own_class(home, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["own_sac:SAC", "sub/own_sac.py:SAC"])
+@pytest.mark.parametrize("name", [pytest.param("own_sac:SAC", marks=pytest.mark.hours), "sub/own_sac.py:SAC"])
 def test_workers_of_ray_import_the_exploration_of_an_own_class(tmp_path, name):
     file = tmp_path / ("sub/own_sac.py" if "sub" in name else "own_sac.py")
     file.parent.mkdir(exist_ok=True)

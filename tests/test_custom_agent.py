@@ -397,6 +397,7 @@ def test_redq_takes_the_smaller_value_of_two_random_target_critics_and_the_mean_
         REDQ(RandomWalk(), critics=2, subset=3)
 
 
+@pytest.mark.slow
 def test_a_subclass_with_ten_critics_is_trained_saved_loaded_and_exported(tmp_path):
     agent = REDQ(RandomWalk(), **QUICK | {"gradient_steps": 2, "update_every": 1})
     history = agent.fit(RandomWalk(), epochs=1, steps_per_epoch=15, verbose=0).history

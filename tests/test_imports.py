@@ -159,6 +159,7 @@ for flags, status in (([], 1), (["--trusted"], 0)):
 """
 
 
+@pytest.mark.slow
 def test_an_export_names_the_module_that_registers_its_environment(mine, tmp_path):
     env = f"{mine}:mine/{mine}-v0"
     assert train("--run-dir", "runs", *QUIET, "--env-kwargs", "length=9", "max_episode_steps=3", env=env) == 0

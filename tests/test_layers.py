@@ -131,6 +131,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_the_core_trains_saves_and_exports_without_companions(tmp_path):
     code = f"COMPANIONS = {sorted(COMPANIONS)}{WITHOUT_COMPANIONS}"
     command = [sys.executable, "-W", "ignore:This training ends at", "-c", code, str(tmp_path)]

@@ -316,7 +316,7 @@ def wait_for_epoch(process, run):
         time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_a_killed_search_is_resumed_by_the_same_command_with_the_trial_that_was_trained(tmp_path):
     words = [*SMALL_SEARCH, "--epochs", "20", "--trials", "3", "--confirm", "1", "--run-dir", tmp_path]
     trial = tmp_path / "trials/1/seed-0"

@@ -299,6 +299,7 @@ def test_episodes_of_an_earlier_policy_are_not_assessed(trained):
 
 
 @brief
+@pytest.mark.slow
 def test_in_a_vector_environment_only_complete_episodes_of_one_policy_are_assessed():
     agent = tfdpg.TD7(
         RandomWalk(),

@@ -61,7 +61,7 @@ def test_states_come_with_the_chunks(local_ray, options, how):
 
 @brief
 @pytest.mark.slow
-@pytest.mark.parametrize("shards", [0, 2])
+@pytest.mark.parametrize("shards", [pytest.param(0, marks=pytest.mark.hours), 2])
 def test_it_learns_from_sequences_of_workers_and_is_saved(local_ray, shards, tmp_path):
     memory = {"recurrent": "lstm", "recurrent_units": (3, 2), "replay": "prioritized", "normalize_observations": True}
     agent = recurrent_agent(Counter(), **memory)

@@ -125,6 +125,7 @@ def check(program, words):
             raise AssertionError(f"Nobody checks {program} {words}")
 
 
+@pytest.mark.slow
 def test_commands_are_accepted(tmp_path):
     faults = {}
     for number, (page, block) in enumerate(BLOCKS):

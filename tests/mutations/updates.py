@@ -75,8 +75,8 @@ MUTATIONS = (
     (
         "prioritized: weights grow with the probability",
         "replay/samplers.py",
-        "(len(self.buffer) * probability) ** -beta",
-        "(len(self.buffer) * probability) ** beta",
+        "(transitions * probability) ** -beta",
+        "(transitions * probability) ** beta",
         ("replay/test_prioritized.py",),
     ),
     # ACER

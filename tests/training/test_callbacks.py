@@ -261,6 +261,7 @@ def test_checkpoint_refuses_the_directory_of_another_training(tmp_path):
     assert tfdpg.load_agent(tmp_path / "80").env_steps == 80
 
 
+@pytest.mark.slow
 def test_export_best_exports_improvements_only(tmp_path):
     class Score(keras.callbacks.Callback):
         def __init__(self, scores):

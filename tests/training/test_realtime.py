@@ -496,6 +496,7 @@ def test_no_action_follows_a_reset_without_a_finite_observation():
         agent.fit(Blind(), **RUN | {"epochs": 2, "initial_epoch": 1})
 
 
+@pytest.mark.slow
 def test_the_machine_waits_for_learning_with_max_lag():
     class Slow(tfdpg.TD3):
         def update(self, batch, counter):
@@ -514,7 +515,8 @@ def test_the_machine_waits_for_learning_with_max_lag():
     assert max(lags) <= 10 and agent.updates > 100
 
 
-@pytest.mark.parametrize("flags", [pytest.param([], marks=pytest.mark.slow), ["--realtime"]])
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [[], ["--realtime"]])
 def test_tfdpg_train_makes_one_machine_and_repeats_no_action_of_it(tmp_path, capsys, monkeypatch, flags):
     monkeypatch.setattr(Machine, "instances", 0)
     monkeypatch.setattr(Machine, "steps", 0)

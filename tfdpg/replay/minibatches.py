@@ -69,9 +69,10 @@ class MinibatchBuilder:
 
     def gather(self, update: int, rows: np.ndarray, weights: np.ndarray | None) -> Gather:
         """Choose new goals for rows that were sampled for the updates after the first `update`."""
+        if self.hindsight is None:
+            return functools.partial(self.pack, rows, weights)
         with self.buffer.lock:
-            relabelled = None if self.hindsight is None else self.hindsight(update, rows)
-        return functools.partial(self.pack, rows, weights, relabelled)
+            return functools.partial(self.pack, rows, weights, self.hindsight(update, rows))
 
     def pack(self, rows: np.ndarray, weights: np.ndarray | None = None, relabelled: Relabelled | None = None) -> Packed:
         """Pack minibatches of given rows.
