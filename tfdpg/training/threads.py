@@ -34,25 +34,26 @@ def freeze_objects() -> None:
 
 @contextlib.contextmanager
 def real_time_priority() -> Iterator[bool]:
-    """Run the calling thread before all other ones inside the context, if the process may do so; yield whether it may.
+    """Run the calling thread before all others inside the context, if the process may do so; yield whether it may.
 
-    Otherwise, Linux sometimes runs another thread of this process for 4 ms first, whatever its priority. Threads that
-    are made inside the context have the usual priority.
+    Otherwise, Linux sometimes runs another thread of this process for 4 ms first, whatever its priority. A thread that
+    has real-time priority already keeps it. Threads that it makes have the usual priority.
     """
     if sys.platform != "linux":
         yield False
         return
     thread = threading.get_native_id()
-    before = os.sched_getscheduler(thread), os.sched_getparam(thread)
+    policy, priority = os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK, os.sched_getparam(thread)
+    is_allowed = policy in (os.SCHED_FIFO, os.SCHED_RR)
+    wanted = (policy, priority) if is_allowed else (os.SCHED_FIFO, os.sched_param(1))
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(thread, wanted[0] | os.SCHED_RESET_ON_FORK, wanted[1])
+        is_allowed = True
     try:
-        os.sched_setscheduler(thread, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except OSError:
-        yield False
-        return
-    try:
-        yield True
+        yield is_allowed
     finally:
-        os.sched_setscheduler(thread, *before)
+        if is_allowed:  # only privileged processes may clear the flag
+            os.sched_setscheduler(thread, policy | os.SCHED_RESET_ON_FORK, priority)
 
 
 def lower_priority() -> None:

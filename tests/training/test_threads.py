@@ -1,0 +1,71 @@
+"""Real-time priority: who gets it, who does not, and that it is given back."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tfdpg
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these priorities")
+FILE = Path(tfdpg.__file__).parent / "training/threads.py"
+PROGRAM = f"""
+import os, runpy, threading
+context = runpy.run_path({str(FILE)!r})["real_time_priority"]
+
+def policy():
+    return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+
+"""
+
+
+def run(program):
+    result = subprocess.run([sys.executable, "-c", PROGRAM + program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split()
+
+
+def is_privileged():
+    return run("with context() as is_allowed: print(is_allowed)") == ["True"]
+
+
+def test_threads_that_are_made_have_the_usual_priority_and_it_is_given_back_without_privileges():
+    drop = "os.setuid(65534)" if os.geteuid() == 0 else ""
+    printed = run(f"""
+with context() as is_allowed:
+    print(is_allowed, policy() == os.SCHED_FIFO)
+    thread = threading.Thread(target=lambda: print(policy() == os.SCHED_OTHER))
+    thread.start()
+    thread.join()
+    {drop}
+print(policy() == os.SCHED_OTHER)
+""")
+    allowed = str(is_privileged())
+    assert printed == [allowed, allowed, "True", "True"]
+
+
+def test_without_permission_nothing_changes_and_errors_are_those_of_the_body():
+    drop = "os.setuid(65534)" if os.geteuid() == 0 else ""
+    assert run(f"""
+{drop}
+before = policy()
+try:
+    with context() as is_allowed:
+        assert is_allowed == (policy() != before)
+        raise ValueError
+except ValueError as error:
+    print(error.__context__, policy() == before)
+""") == ["None", "True"]
+
+
+def test_a_higher_priority_is_kept():
+    if not is_privileged():
+        pytest.skip("real-time priority is not allowed here")
+    assert run("""
+os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(7))
+with context() as is_allowed:
+    print(is_allowed, policy() == os.SCHED_RR, os.sched_getparam(0).sched_priority)
+print(policy() == os.SCHED_RR, os.sched_getparam(0).sched_priority)
+""") == ["True", "True", "7", "True", "7"]
