@@ -91,11 +91,11 @@ class Demonstrations:
             part.gather(update, rows, given) for part, (rows, _), given in zip(parts, sampled, weights, strict=True)
         ]
 
-        def gather() -> Packed:
+        def gather_both() -> Packed:
             packed = [gather() for gather in gathers]
             return tuple(np.concatenate(arrays, axis=1) for arrays in zip(*packed, strict=True))
 
-        return gather, np.concatenate([rows for rows, _ in sampled], axis=1)
+        return gather_both, np.concatenate([rows for rows, _ in sampled], axis=1)
 
     def update_priorities(self, own: MinibatchBuilder, rows: np.ndarray, errors: np.ndarray) -> None:
         """Update the priorities of rows that `sample` returned, each in its own replay buffer.

@@ -68,7 +68,7 @@ class MinibatchBuilder:
         return self.gather(update, rows, weights), rows
 
     def gather(self, update: int, rows: np.ndarray, weights: np.ndarray | None) -> Gather:
-        """Choose new goals for rows that were sampled for the updates after the first `update`."""
+        """Choose goals for rows that were sampled for the updates after the first `update`; return what packs them."""
         if self.hindsight is None:
             return functools.partial(self.pack, rows, weights)
         with self.buffer.lock:

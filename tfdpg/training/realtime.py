@@ -49,8 +49,9 @@ class RealTimeLoop(StepLoop):
     """Steps the environment in this thread, while another thread makes updates, evaluates and calls callbacks.
 
     The epochs are those of the learner's thread: an epoch ends when the learner finds that its steps were taken. The
-    two threads share the agent's data. Its `lock` is held while a step is stored and the next action is chosen, while a
-    minibatch is sampled, while the policy's weights are replaced, and while a checkpoint copies what may change.
+    two threads share the agent's data. Its `lock` is held while a step is stored and the next action is chosen, while
+    the rows of minibatches are sampled, while the policy's weights are replaced, and while a checkpoint copies what may
+    change.
     """
 
     def __init__(self, *arguments: Any):

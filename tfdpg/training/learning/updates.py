@@ -19,7 +19,7 @@ from tfdpg.training.agent_data import AgentData
 LARGEST_CHUNK = 50
 """The largest number of updates in one call. More of them save no measurable time and need more memory."""
 SHARED_CHUNK = 2
-"""The same while another thread stores steps, which waits while minibatches are sampled and copied."""
+"""The same while another thread stores steps: its actions have newer weights, and it waits less for sampled rows."""
 
 
 class UpdateResult(NamedTuple):
