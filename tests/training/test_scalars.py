@@ -86,6 +86,18 @@ def test_what_rounds_log_is_averaged_over_the_interval(tmp_path):
     assert dict(found["diagnosis/loss_q"])[50] == pytest.approx(np.mean(losses[8:10]), rel=1e-6)  # the end of training
 
 
+def test_steps_after_the_last_update_phase_are_not_averaged(tmp_path):
+    """In real time, the control loop may take some while training ends."""
+
+    class OneMore(keras.callbacks.Callback):
+        def on_train_end(self, logs=None):
+            self.model.data.schedule.env_steps += 1
+
+    agent = tfdpg.DDPG(Counter(), **SMALL, **EAGER)
+    fit(agent, tmp_path, epochs=1, steps=40, callbacks=[OneMore()])
+    assert agent.env_steps == 41 and steps(scalars(tmp_path), "train/return") == [20, 40]
+
+
 def test_the_best_return_outlives_worse_ones_and_what_was_not_measured_is_left_out(tmp_path):
     class Score(keras.callbacks.Callback):
         scores = iter([1.0, 3.0, 2.0, 2.5])

@@ -83,7 +83,7 @@ class ScalarWriter(AgentCallback):
         """Write the remaining logs, and close the file."""
         if self._writer is None:
             return
-        if (steps := self._steps({})) > self._written:
+        if (steps := self._steps({})) > self._written and self._sums:
             self._write_update_phases(steps)
         self._writer.close()
 
