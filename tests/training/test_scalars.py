@@ -28,9 +28,9 @@ def fit(agent, log_dir, epochs=2, steps=50, interval=20, callbacks=(), **options
 
 
 def scalars(log_dir):
-    """What is in the event files: for each tag its steps and values, in the order of the files."""
+    """What is in the event files: for each tag its steps and values, in the order in which the files were written."""
     found = collections.defaultdict(list)
-    for file in sorted(log_dir.glob("events.*")):
+    for file in sorted(log_dir.glob("events.*"), key=lambda path: path.stat().st_mtime_ns):
         for record in tf.data.TFRecordDataset(str(file)):
             event = tf.compat.v1.Event.FromString(record.numpy())
             for value in event.summary.value:
