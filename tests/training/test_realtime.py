@@ -21,6 +21,7 @@ from tests.commands import QUIET, TINY
 from tests.environments import Counter, Machine, Reach
 from tfdpg import cli
 from tfdpg.replay import TransitionLayout
+from tfdpg.training.agent_data import ATTEMPTS
 
 pytestmark = brief
 
@@ -189,8 +190,8 @@ def test_no_row_is_torn_and_no_policy_is_mixed(steps, jit_compile, in_numpy):
 
 
 @pytest.mark.parametrize("options", [{"n_step": 3}, {"replay": "prioritized"}, {"recurrent": "lstm"}])
-@pytest.mark.parametrize("is_full", [True, False])
-def test_rows_are_packed_again_if_a_step_is_stored_in_the_meantime(options, is_full):
+@pytest.mark.parametrize("is_full, interruptions", [(True, 1), (False, 1), (True, 99)])
+def test_rows_are_packed_again_if_a_step_is_stored_in_the_meantime(options, is_full, interruptions):
     env = Counter(7)
     agent = tfdpg.TD3(env, **SMALL | options | {"replay_size": 30 if is_full else 300})
     observation, _ = env.reset()
@@ -208,22 +209,26 @@ def test_rows_are_packed_again_if_a_step_is_stored_in_the_meantime(options, is_f
     calls = []
 
     def interrupted(*arguments):
-        calls.append((arguments, agent.data.lock._is_owned()))
+        is_locked = agent.data.lock._is_owned()
+        calls.append((arguments, is_locked))
         packed = pack(*arguments)
-        if len(calls) == 1:
+        if len(calls) <= interruptions and not is_locked:
             take_steps(10)
         return packed
 
     builder.pack = interrupted
     with agent.data.shared():
         packed, rows = agent.data.sample(0, 20)
-        assert [is_locked for _, is_locked in calls] == [False, True]
-        for part, expected in zip(packed, pack(*calls[1][0]), strict=True):
+        attempts = [False] * min(interruptions + 1, ATTEMPTS)
+        assert [is_locked for _, is_locked in calls] == (attempts if interruptions < ATTEMPTS else [*attempts, True])
+        for part, expected in zip(packed, pack(*calls[-1][0]), strict=True):
             np.testing.assert_array_equal(part, expected)
         assert (agent.replay.successor[rows] >= 0).all()
         assert np.array_equal(rows, calls[0][0][0]) != is_full
+        interruptions = 0
+        made = len(calls)
         agent.data.sample(20, 20)
-    assert len(calls) == 3
+    assert len(calls) == made + 1
 
 
 class Failing(keras.callbacks.Callback):

@@ -69,3 +69,23 @@ with context() as is_allowed:
     print(is_allowed, policy() == os.SCHED_RR, os.sched_getparam(0).sched_priority)
 print(policy() == os.SCHED_RR, os.sched_getparam(0).sched_priority)
 """) == ["True", "True", "7", "True", "7"]
+
+
+def test_a_thread_follows_another_one_to_its_core():
+    cores = sorted(os.sched_getaffinity(0))
+    for core in {cores[0], cores[-1]}:
+        assert run(f"""
+follow, main = runpy.run_path({str(FILE)!r})["follow"], threading.get_native_id()
+
+def learn():
+    os.sched_setaffinity(0, {cores})
+    follow(0)  # no thread has this number
+    print(len(os.sched_getaffinity(0)))
+    follow(main)
+    print(*os.sched_getaffinity(0), *os.sched_getaffinity(main))
+
+os.sched_setaffinity(0, [{core}])
+thread = threading.Thread(target=learn)
+thread.start()
+thread.join()
+""") == [str(len(cores)), str(core), str(core)]

@@ -22,6 +22,8 @@ from tfdpg.training.lateness import Lateness
 
 EXAMPLE_ROWS = 2000
 """The number of rows of an invented episode, which must be longer than the sequences of minibatches."""
+ATTEMPTS = 5
+"""How often rows are packed while another thread may store steps, before this thread has to wait."""
 
 
 class AgentData:
@@ -139,16 +141,20 @@ class AgentData:
         """Return packed minibatches `[count, batch, ...]` for the updates after the first `update`, and their slots.
 
         Another thread that stores steps does not wait until the rows are packed. If it has stored one in the meantime,
-        they are packed again.
+        they are packed again. After `ATTEMPTS`, it has to wait.
         """
         before = self.replay.added
         gather, rows = self._sample(update, count)
-        packed = gather()
-        with self.lock:
-            if (added := self.replay.added) != before:
+        for attempt in range(1, ATTEMPTS + 1):
+            packed = gather()
+            with self.lock:
+                if (added := self.replay.added) == before:
+                    break
                 if np.isin(rows, np.arange(before, added) % self.replay.replay_size).any():  # they are overwritten
                     gather, rows = self._sample(update, count)
-                packed = gather()
+                before = added
+                if attempt == ATTEMPTS:
+                    packed = gather()
         return packed, rows
 
     def _sample(self, update: int, count: int) -> tuple[Gather, np.ndarray]:

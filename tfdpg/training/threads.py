@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import pathlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ SWITCH_INTERVAL = 2e-4
 action by as much."""
 NICENESS = 10
 """How much lower the priority of the learner's thread is, if the control loop has no real-time priority."""
+PROCESSOR = 36
+"""The field of `/proc/.../stat` with the core of a thread, counted from the one after the name of the program."""
 
 
 @contextlib.contextmanager
@@ -61,3 +64,17 @@ def lower_priority() -> None:
     if sys.platform == "linux":
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS))
+
+
+def follow(thread: int) -> None:
+    """Let the calling thread run only on the core on which another thread of this process is now, on Linux.
+
+    On a core of its own, the calling thread takes Python's lock each time that the other thread calls NumPy, which then
+    waits to have it back. On the core of a thread with real-time priority, it does not run in the meantime.
+
+    Args:
+        thread: the number of the other thread, from `threading.get_native_id`.
+    """
+    with contextlib.suppress(OSError):  # no /proc, or a core that this process may not use any more
+        fields = pathlib.Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
+        os.sched_setaffinity(0, {int(fields[PROCESSOR])})
