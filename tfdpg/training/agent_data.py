@@ -145,6 +145,7 @@ class AgentData:
         """
         before = self.replay.added
         gather, rows = self._sample(update, count)
+        packed: Packed = ()
         for attempt in range(1, ATTEMPTS + 1):
             packed = gather()
             with self.lock:
