@@ -71,21 +71,30 @@ print(policy() == os.SCHED_RR, os.sched_getparam(0).sched_priority)
 """) == ["True", "True", "7", "True", "7"]
 
 
-def test_a_thread_follows_another_one_to_its_core():
+def test_a_thread_follows_another_one_to_its_core_while_that_one_sleeps():
     cores = sorted(os.sched_getaffinity(0))
-    for core in {cores[0], cores[-1]}:
-        assert run(f"""
-follow, main = runpy.run_path({str(FILE)!r})["follow"], threading.get_native_id()
+    assert run(f"""
+import time
+follower = runpy.run_path({str(FILE)!r})["Follower"](threading.get_native_id())
 
 def learn():
-    os.sched_setaffinity(0, {cores})
-    follow(0)  # no thread has this number
-    print(len(os.sched_getaffinity(0)))
-    follow(main)
-    print(*os.sched_getaffinity(0), *os.sched_getaffinity(main))
+    def follow():
+        follower.follow()
+        print(*sorted(os.sched_getaffinity(0)))
 
-os.sched_setaffinity(0, [{core}])
+    follow()
+    time.sleep(1.05)
+    follow()
+    is_busy.set()
+    time.sleep(1.05)
+    follow()
+
+is_busy = threading.Event()
+os.sched_setaffinity(0, [{cores[-1]}])
 thread = threading.Thread(target=learn)
 thread.start()
-thread.join()
-""") == [str(len(cores)), str(core), str(core)]
+os.sched_setaffinity(thread.native_id, {cores})
+is_busy.wait()
+while thread.is_alive():
+    pass
+""") == [str(core) for core in (*cores, cores[-1], *cores)]

@@ -17,7 +17,7 @@ from tfdpg.training.evaluation import run_episodes, summarise
 from tfdpg.training.lateness import Lateness
 from tfdpg.training.learning.updates import SHARED_CHUNK
 from tfdpg.training.step_loop import StepLoop
-from tfdpg.training.threads import follow, freeze_objects, lower_priority, real_time_priority, short_switch_interval
+from tfdpg.training.threads import Follower, freeze_objects, lower_priority, real_time_priority, short_switch_interval
 
 LARGEST_LAG = 1000
 """The most updates that are made later, if learning is slower than its schedule; further ones are not made. Updates
@@ -83,7 +83,7 @@ class RealTimeLoop(StepLoop):
         self._owed = 0  # the value of `_made` before which this epoch does not end
         self._is_safe = True  # whether the last action was the safe one
         self._is_due = False  # whether an update phase is due, which may have no updates
-        self._followed: int | None = None  # the thread of the control loop, if it has real-time priority
+        self._follower: Follower | None = None  # of the control loop's thread, if this has real-time priority
         self._wanted = self._made = 0  # updates of this training run
         self._last_counts = self._counts()  # at the end of the last epoch
 
@@ -95,7 +95,7 @@ class RealTimeLoop(StepLoop):
             self._episodes_reported(),
             real_time_priority() as is_allowed,
         ):
-            self._followed = threading.get_native_id() if is_allowed else None
+            self._follower = Follower(threading.get_native_id()) if is_allowed else None
             thread = threading.Thread(target=self._learn, name="tfdpg learner", daemon=True)
             thread.start()
             try:
@@ -273,7 +273,7 @@ class RealTimeLoop(StepLoop):
     def _learn(self) -> None:
         """Train in all epochs, in the learner's thread."""
         try:
-            if self._followed is None:
+            if self._follower is None:
                 lower_priority()
             self._training.run(self._interrupted, self._options.initial_epoch, self.epoch)
         except BaseException as error:
@@ -338,8 +338,8 @@ class RealTimeLoop(StepLoop):
     def _phase(self, until: int) -> tuple[list[Episode], dict[str, float]]:
         """Wait until updates are due, and make them; return the episodes that ended and the logs of the updates."""
         agent = self._agent
-        if self._followed is not None:
-            follow(self._followed)
+        if self._follower is not None:
+            self._follower.follow()
         while True:
             self._has_news.clear()
             while self._reported:

@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 SWITCH_INTERVAL = 2e-4
@@ -13,8 +14,10 @@ SWITCH_INTERVAL = 2e-4
 action by as much."""
 NICENESS = 10
 """How much lower the priority of the learner's thread is, if the control loop has no real-time priority."""
+TIMES = 11, 12
 PROCESSOR = 36
-"""The field of `/proc/.../stat` with the core of a thread, counted from the one after the name of the program."""
+"""The fields of `/proc/.../stat` with the processor time in user and in system mode, and with the core of a thread,
+counted from the one after the name of the program."""
 
 
 @contextlib.contextmanager
@@ -66,15 +69,33 @@ def lower_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS))
 
 
-def follow(thread: int) -> None:
-    """Let the calling thread run only on the core on which another thread of this process is now, on Linux.
+class Follower:
+    """Keeps the calling thread on the core of another thread that sleeps most of the time, on Linux.
 
     On a core of its own, the calling thread takes Python's lock each time that the other thread calls NumPy, which then
-    waits to have it back. On the core of a thread with real-time priority, it does not run in the meantime.
+    waits to have it back. On the core of a thread with real-time priority, it does not run in the meantime. If the
+    other thread sleeps less, the calling thread may run on all cores, or it would hardly run at all.
+
+    Threads and programs that the calling thread starts inherit its core.
 
     Args:
         thread: the number of the other thread, from `threading.get_native_id`.
     """
-    with contextlib.suppress(OSError):  # no /proc, or a core that this process may not use any more
-        fields = pathlib.Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
-        os.sched_setaffinity(0, {int(fields[PROCESSOR])})
+
+    def __init__(self, thread: int):
+        self._file = pathlib.Path(f"/proc/self/task/{thread}/stat")
+        self._cores = os.sched_getaffinity(0)
+        self._sleeps = False
+        self._last: tuple[float, float] | None = None  # the time and the processor time at the last measurement
+
+    def follow(self) -> None:
+        """Go to the core of the other thread, or away from it; once a second, measure how much it sleeps."""
+        with contextlib.suppress(OSError):  # no /proc, or a core that this process may not use any more
+            fields = self._file.read_text().rpartition(")")[2].split()
+            now, busy = time.monotonic(), sum(int(fields[i]) for i in TIMES) / os.sysconf("SC_CLK_TCK")
+            if self._last is None:
+                self._last = now, busy
+            elif now - self._last[0] >= 1:
+                self._sleeps = busy - self._last[1] < (now - self._last[0]) / 2
+                self._last = now, busy
+            os.sched_setaffinity(0, {int(fields[PROCESSOR])} if self._sleeps else self._cores)
