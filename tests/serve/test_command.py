@@ -99,6 +99,10 @@ def test_a_signal_ends_it_once_requests_are_answered(number):
     with process() as (server, port, path, grpc_port, lines):
         assert lines[0] == "td3-halfcheetah: version 1 is served\n"
         socket.create_connection(("127.0.0.1", grpc_port)).close()
+        first = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        first.request("POST", f"{path}:predict", BODY)  # takes longer than later ones
+        assert first.getresponse().read()
+        first.close()
         head = f"POST {path}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\nExpect: 100-continue\r\n\r\n"
         with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.sendall(head.encode())
@@ -106,9 +110,9 @@ def test_a_signal_ends_it_once_requests_are_answered(number):
             server.send_signal(number)
             assert server.stdout.readline() == "td3-halfcheetah: ends, once the requests under way are answered\n"
             connection.sendall(BODY)
-            response = http.client.HTTPResponse(connection)
-            response.begin()
-            assert response.status == 200 and np.shape(json.load(response)["predictions"]) == (1, 6)
+            with http.client.HTTPResponse(connection) as response:
+                response.begin()
+                assert response.status == 200 and np.shape(json.load(response)["predictions"]) == (1, 6)
         assert server.communicate(timeout=60) == ("", "") and server.returncode == 0
 
 
