@@ -52,20 +52,21 @@ def flag_values(words):
 def test_the_page_begins_with_scores_of_its_tables():
     page = table.PAGE.read_text()
     shown = {
-        (line[0].strip("*"), steps): re.search(r"\d\.\d\d", line[-1])[0]
+        (version, steps, line[0].strip("*")): line[-2].strip("*")[:4]
+        for version in table.VERSIONS
         for steps in table.STEPS
-        for line in rows(page.split(f"### After {steps:,} steps")[1].split("##")[0], "mean score |")
-        if re.search(r"\d\.\d\d", line[-1])
+        for line in rows(page.split(f"### {version}, after {steps:,} steps")[1].split("##")[0], "quartile mean |")[1:]
     }
-    flash = next(name for name, _ in shown if name.startswith("FlashSAC"))
-    first, later, last = table.STEPS
-    order = [(kind, steps) for kind in ("td7-embeddings", "recipe", "td3") for steps in (first, later)]
-    order += [("td3", last), (flash, first), (flash, later)]
-    assert re.findall(r"\d\.\d\d", page.split("\n\n")[1]) == [shown[each] for each in order]
-    published = {other.name for other in table.published()}
-    for steps in (first, later):
-        best = max((name for name, at in shown if at == steps), key=lambda name: float(shown[name, steps]))
-        assert best == flash and best.split(" (")[0] in published
+    first, later, _ = table.STEPS
+    peers = {name: float(value) for (version, steps, name), value in shown.items() if (version, steps) == ("v4", first)}
+    own = peers.pop("td7-embeddings")
+    flash = max(peers, key=peers.__getitem__)
+    assert flash.split(" (")[0] in {other.name for other in table.published()}
+    order = [("v4", first, "td7-embeddings"), ("v4", first, flash), ("v4", first, "XQC, 2 updates per step")]
+    order += [("v5", steps, kind) for kind in ("td7-embeddings", "recipe", "td3") for steps in (first, later)]
+    said = page.split("\n\n")[1]
+    assert re.findall(r"\d\.\d\d", said.replace("was 0.95", "")) == [shown[each] for each in order]
+    assert f"**{own:.2f}**" in said and "FlashSAC" in said and flash.startswith("FlashSAC")
 
 
 def test_the_colour_of_a_kind_is_the_same_in_all_pictures_and_intervals_do_not_extend_the_axis(empty_directory):
@@ -106,32 +107,76 @@ def rows(text, title):
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
 
 
-def test_scores_are_means_of_the_last_tenth_and_over_seeds(empty_directory):
-    write(empty_directory, "td3", "Hopper-v5", 0, [*[100] * 8, 200, 300, 900], steps=10_000)
-    write(empty_directory, "td3", "Hopper-v5", 1, [*[100] * 8, 200, 500, 500], steps=10_000)
+def test_scores_are_means_of_three_evaluations_and_over_seeds(empty_directory):
+    write(empty_directory, "td3", "Hopper-v5", 0, [*[100] * 7, 150, 200, 550, 900], steps=10_000)
+    write(empty_directory, "td3", "Hopper-v5", 1, [*[100] * 7, 200, 500, 500, 800], steps=10_000)
     text = table.written(table.load(empty_directory), [])
     own, published = [line for line in rows(text, "## td3") if line[0] == "Hopper-v5"][:2]
-    assert own[:6] == ["Hopper-v5", "2", "110,000", "400 ± 141", "–", "–"]
-    assert own[6:] == ["**550 ± 71**", "700"]  # ends: of 900 and 300, of 500 and 500
+    assert own[:6] == ["Hopper-v5", "2", "110,000", "350 ± 71", "–", "–"]
+    assert own[6:] == ["**575 ± 35**", "850"]  # ends: of 200, 550 and 900, of 500, 500 and 800
     assert published == ["Hopper-v5", "3,564", "3,135", "3,472", "3,691"]
     write(empty_directory, "td3", "Hopper-v5", 2, [1000.0], steps=50_000)
-    assert rows(table.written(table.load(empty_directory), []), "## td3")[2][3] == "400 ± 141 (2)"
+    assert rows(table.written(table.load(empty_directory), []), "## td3")[2][3] == "350 ± 71 (2)"
 
 
 def test_an_aggregate_says_which_tasks_it_is_of(empty_directory):
     for env, (random, td3) in table.RANDOM_AND_TD3.items():
-        for seed in (0, 1):
-            write(empty_directory, "recipe", f"{env}-v5", seed, [(random + td3) / 2 + seed, td3, td3, td3])
-    middle = np.mean([0.5 + 0.5 / (td3 - random) for random, td3 in table.RANDOM_AND_TD3.values()])
+        for version in table.VERSIONS:
+            for seed in (0, 1):
+                write(
+                    empty_directory,
+                    f"recipe{'-100k' * (version == 'v4')}",
+                    f"{env}-{version}",
+                    seed,
+                    [(random + td3) / 2 + seed, td3, td3, td3],
+                )
     text = table.written(table.load(empty_directory), [])
-    assert rows(text, "### After 100,000 steps")[2][0::6] == ["**recipe**", f"**{middle:.2f}**"]
-    assert rows(text, "### After 300,000 steps")[2][0::6] == ["**recipe**", "**1.00**"]
-    (sac,) = [line for line in rows(text, "### After 100,000 steps") if line[0] == "SAC" and line[1] == "6,156"]
-    assert sac == ["SAC", "6,156", "1,103", "690", "747", "632", "0.28"]
+    middle = np.mean([0.5 + 0.5 / (td3 - random) for random, td3 in table.RANDOM_AND_TD3.values()])
+    for version in table.VERSIONS:
+        first = rows(text, f"### {version}, after 100,000 steps")[2]
+        assert (
+            first[0] == "**recipe**" and first[6].startswith(f"**{middle:.2f} (0.50 to 0.50)") and first[7] == "**–**"
+        )
+        assert rows(text, f"### {version}, after 300,000 steps")[2][0] == "**recipe**"
+    v4, v5 = (text.split(f"### {version}, after 100,000 steps")[1].split("###")[0] for version in table.VERSIONS)
+    assert "| SAC | 6,156 | 1,103 | 690 | 747 | 632 | 0.28 (" in v4 and "SAC" not in v5
     for seed in (0, 1):
         (empty_directory / f"recipe-Ant-v5-{seed}.csv").unlink()
-    first = rows(table.written(table.load(empty_directory), []), "### After 100,000 steps")[2]
+    first = rows(table.written(table.load(empty_directory), []), "### v5, after 100,000 steps")[2]
     assert first[4] == "–" and first[6] == "**0.50 (4 of 5: HalfCheetah, Hopper, Walker2d, Humanoid)**"
+
+
+def test_intervals_and_interquartile_means_need_seeds(empty_directory):
+    normalised = []
+    for number, (env, (random, td3)) in enumerate(table.RANDOM_AND_TD3.items()):
+        for seed in range(3):
+            value = (number + 1) / 5 + (seed - 1) / 100
+            normalised.append(value)
+            write(empty_directory, "recipe", f"{env}-v4", seed, [random + value * (td3 - random)])
+    found = rows(table.written(table.load(empty_directory), []), "### v4, after 100,000 steps")[2][6:]
+    middle = np.sort(normalised)[3:-3].mean()
+    low, high = map(float, re.fullmatch(r"\*\*0\.60 \((\S+) to (\S+)\)\*\*", found[0]).groups())
+    assert low < 0.6 < high and high - low < 0.04
+    assert found[1].startswith(f"**{middle:.2f} (")
+
+
+def test_scores_are_drawn_over_steps_and_at_the_pace_of_the_fastest_run(empty_directory):
+    for env, (random, td3) in table.RANDOM_AND_TD3.items():
+        for seed, rate in ((0, 100), (1, 50)):
+            file = write(empty_directory, "recipe", f"{env}-v4", seed, [random, td3, td3, td3])
+            file.write_text(file.read_text().replace(",100\n", f",{rate}\n"))
+    write(empty_directory, "td3", "Ant-v4", 0, [1, 2])  # has not all tasks
+    results = table.load(empty_directory)
+    ((label, (_, steps, minutes)),) = table.score_curves(results).items()
+    assert label == "recipe (v4)"
+    np.testing.assert_allclose(steps.y, [0, 1 / 2, 2 / 3, 1], atol=1e-12)
+    np.testing.assert_allclose(minutes.x, steps.x / 100 / 60)
+    drawn = table.score_pictures(results)
+    assert [picture.name for picture in drawn] == ["score-steps.svg", "score-time.svg"]
+    over_steps, over_time = (figure().axes[0] for _, figure in drawn.values())
+    flash = {line.get_label(): line for line in over_steps.lines}["FlashSAC, published"]
+    assert flash.get_xydata().tolist() == [[100, 0.886], [200, 1.245], [300, 1.473]]
+    assert [line.get_label() for line in over_time.lines] == ["recipe (v4)"]
 
 
 def test_ablations_say_how_long_they_took_if_their_files_do(empty_directory):
@@ -141,8 +186,8 @@ def test_ablations_say_how_long_they_took_if_their_files_do(empty_directory):
     write(changed, "delay-2", env, 0, [200, 400], seconds=1999)  # fewer than 200,000 steps at 100 a second take
     ((_, *found),) = [rows(table.written([], table.load(changed)), "## Ablations")[1:]]
     assert found == [
-        [env, "delay-1", "1", "200,000", "200", "**300**", "20.0"],
-        [env, "delay-2", "1", "200,000", "200", "**400**", "–"],
+        [env, "delay-1", "1", "200,000", "200", "**250**", "20.0"],
+        [env, "delay-2", "1", "200,000", "200", "**300**", "–"],
     ]
 
 
@@ -205,7 +250,7 @@ def test_a_run_is_repeated_from_its_name_and_compared(empty_directory, trained, 
     assert trained == [("td3 --env Hopper-v5 --epochs 2 --seeds 0", run.Path("runs/td3-Hopper-v5-0"))]
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[1] == ["at", "100,000", "steps", "5.0", "5.0", "+0.0"]
-    assert lines[2] == ["at", "the", "end", "7.0", "9.0", "-2.0"]
+    assert lines[2] == ["at", "the", "end", "6.0", "7.0", "-1.0"]
     assert " ".join(lines[4]) == "the first 1 of 2 evaluations are the same to the last digit"
     new = tmp_path / "runs/td3-Hopper-v5-0.csv"
     head, made, *rest = new.read_text().splitlines()

@@ -56,13 +56,14 @@ def test_the_bootstrap_draws_within_each_task():
     assert len({tuple(drawn) for drawn in seen}) == 3 * 10  # two of two and three of three, with repetition
 
 
-def test_a_score_is_the_mean_of_the_last_tenth():
+def test_a_score_is_the_mean_of_the_last_three_evaluations():
     x = np.arange(1.0, 101.0) * 10_000
-    assert scores.score(x, x, 100_000) == 100_000  # that at 90,000 is not in it
-    assert scores.score(x, x, 300_000) == np.mean([280_000, 290_000, 300_000])
-    assert scores.score(x, x, 1_000_000) == 955_000
+    assert scores.score(x, x, 100_000) == 90_000  # of 80,000, 90,000 and 100,000
+    assert scores.score(x, x, 309_999) == 290_000
+    assert scores.score(x, x, 10_000) == 10_000
+    assert scores.score(x, x, 1_000_000) == 990_000
     assert scores.score(x, x, 1_000_001) is None
-    assert scores.score(np.array([10.0, 200.0]), np.ones(2), 100) is None  # none was made there
+    assert scores.score(np.array([200.0]), np.ones(1), 100) is None  # none was made until then
 
 
 def test_what_is_0_and_1():

@@ -6,18 +6,19 @@ python examples/results/table.py --check   # exits with 1 if they do not match t
 
 import argparse
 import csv
+import functools
 import hashlib
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from tfdpg.plotting.curves import LearningCurve, command, interpolate, points
-from tfdpg.plotting.scores import RANDOM_AND_TD3, score, task
+from tfdpg.plotting.scores import RANDOM_AND_TD3, Statistic, bootstrap_interval, interquartile_mean, score, task
 
 RESULTS = Path(__file__).parent
 RESULTS_OF_OTHERS = RESULTS / "published.csv"
@@ -27,7 +28,11 @@ END = "<!-- by hand again -->"
 STEPS = {100_000: "100k", 300_000: "300k", 1_000_000: "1M"}
 """The environment steps at which scores are taken, besides the end of a run."""
 
+Key = TypeVar("Key")
+
 MUJOCO = ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid")
+VERSIONS = "v4", "v5"
+"""The versions of these tasks. Published returns are of the first."""
 PUBLISHED: dict[str, dict[str, Sequence[float]]] = {
     "td3": {
         "paper (v1)": (9637, 3564, 4683, 4372),
@@ -42,6 +47,7 @@ PUBLISHED: dict[str, dict[str, Sequence[float]]] = {
     },
 }
 """Published returns of TD3 and DDPG after 1,000,000 steps, on the first tasks of `MUJOCO`."""
+TIME = "minutes of training per task, on one core"
 AFTER = "Published after 1,000,000 steps"
 SOURCES = {
     "td3": f"{AFTER}: Fujimoto et al. 2018, and PFRL, the largest value of the mean curve; CleanRL; Tianshou.",
@@ -49,7 +55,7 @@ SOURCES = {
 }
 CHOICE = "choice-"
 """The prefix of the kinds that were compared to choose a recipe."""
-DRAWN = {"TD7": "*", "CrossQ": "s", "SimbaV2": "D", "SAC": "o"}
+DRAWN = {"FlashSAC": "^", "TD7": "*", "CrossQ": "s", "SimbaV2": "D", "SAC": "o"}
 """The published algorithms in pictures, with one update per step, and their markers."""
 OLDER = {
     "acer-inverted-double-pendulum": "ACER on InvertedDoublePendulum-v5, seed 0",
@@ -61,6 +67,8 @@ OLDER = {
     "td3-lunar-lander": "TD3 on LunarLanderContinuous-v3, seed 0",
 }
 """The titles of the pictures that are drawn from `from_plots.csv`."""
+COLOURS = 10
+"""The number of colours. Places from this number on have the same colours with dashed lines."""
 WIDTH, LINE = 5.4, 62
 """The width of a picture in inches, and the characters of a line below it. Text is legible on a phone at this width."""
 DARK = {
@@ -82,13 +90,20 @@ class Result(NamedTuple):
         kind: how it was trained, the first part of the file's name.
         env: the environment's id.
         curve: evaluation returns over environment steps.
-        seconds: seconds per 1,000 steps; None if the file does not state them.
+        rate: the median steps per second of its epochs, without the evaluations.
+        seconds: seconds per 1,000 steps, with the evaluations; None if the file does not state them.
     """
 
     kind: str
     env: str
     curve: LearningCurve
+    rate: float
     seconds: float | None
+
+    @property
+    def method(self) -> str:
+        """The kind, without the number of steps that it may end in."""
+        return self.kind.removesuffix("-100k")
 
 
 class Published(NamedTuple):
@@ -99,6 +114,7 @@ class Published(NamedTuple):
         steps: the environment steps after which the returns were measured.
         returns: mean returns, by task; empty where only the score was published.
         score: the mean normalised score.
+        cells: the score and the interquartile mean, with their intervals.
         note: what to know about the numbers.
     """
 
@@ -106,6 +122,7 @@ class Published(NamedTuple):
     steps: int
     returns: dict[str, float]
     score: float
+    cells: tuple[str, str]
     note: str
 
 
@@ -117,8 +134,17 @@ def published() -> list[Published]:
         updates = int(row["updates_per_step"])
         name = row["algorithm"] if updates == 1 else f"{row['algorithm']}, {updates} updates per step"
         returns = {each: float(row[each]) for each in MUJOCO if row[each]}
-        found.append(Published(name, int(row["steps"]), returns, float(row["mean"]), row["note"]))
+        cells = f"{float(row['mean']):.2f}", "–"
+        if row["iqm"]:
+            mean, iqm = ([float(row[f"{name}{end}"]) for end in ("", "_low", "_high")] for name in ("mean", "iqm"))
+            cells = with_interval(*mean), with_interval(*iqm)
+        found.append(Published(name, int(row["steps"]), returns, float(row["mean"]), cells, row["note"]))
     return found
+
+
+def with_interval(value: float, low: float, high: float) -> str:
+    """Format a score and the ends of its interval."""
+    return f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
 def load(directory: Path) -> list[Result]:
@@ -136,24 +162,30 @@ def load(directory: Path) -> list[Result]:
                 raise ValueError(f"{file} should be named <kind>-<env>-<seed>.csv, after its command")
             settings = {"agent": kind, "env": env, "seed": int(seed)}
             curve = LearningCurve(file, settings, *points(file, "env_steps", "val_return"))
-            results.append(Result(kind, env, curve, seconds(file)))
+            steps, rates = points(file, "env_steps", "steps_per_second")
+            trained = np.sum(np.diff(steps, prepend=0) / rates)
+            pace = seconds(file, steps[-1], trained)
+            results.append(Result(kind, env, curve, float(np.median(rates)), pace))
     return results
 
 
-def seconds(file: Path) -> float | None:
+def seconds(file: Path, steps: float, trained: float) -> float | None:
     """Return the seconds per 1,000 steps, including evaluations, according to the header of a result file.
 
     If the header states fewer seconds than the steps alone took, the run was resumed. The result is then None.
+
+    Args:
+        file: the file.
+        steps: the steps of the run.
+        trained: the seconds that they took without evaluations.
     """
     said = re.search(r"^# commit .*; (\d+) s since it was last begun", file.read_text(), re.MULTILINE)
-    steps, rates = points(file, "env_steps", "steps_per_second")
-    alone = np.sum(np.diff(steps, prepend=0) / rates)
-    return 1000 * int(said[1]) / steps[-1] if said and int(said[1]) >= alone else None
+    return 1000 * int(said[1]) / steps if said and int(said[1]) >= trained else None
 
 
-def groups(results: Iterable[Result], key: Callable[[Result], str]) -> dict[str, list[Result]]:
+def groups(results: Iterable[Result], key: Callable[[Result], Key]) -> dict[Key, list[Result]]:
     """Group results by a key."""
-    found: dict[str, list[Result]] = {}
+    found: dict[Key, list[Result]] = {}
     for result in results:
         found.setdefault(key(result), []).append(result)
     return found
@@ -218,41 +250,67 @@ def normalized(results: Sequence[Result], steps: int) -> dict[str, float]:
     return {name: (float(np.mean(found[name])) - low) / (high - low) for name, (low, high) in ranges.items()}
 
 
-def aggregate(results: Sequence[Result], steps: int) -> str:
-    """Format the mean of the normalised scores, and the names of its tasks if some are missing."""
+def aggregate(results: Sequence[Result], steps: int) -> tuple[str, str]:
+    """Format the mean and the interquartile mean of the normalised scores, with 95 % intervals over seeds.
+
+    An interval needs two seeds of each of the five tasks, and the interquartile mean three. If tasks are missing, their
+    names follow the mean.
+    """
     found = normalized(results, steps)
-    if not found:
-        return "–"
-    of = "" if len(found) == len(MUJOCO) else f" ({len(found)} of {len(MUJOCO)}: {', '.join(found)})"
-    return f"{np.mean(list(found.values())):.2f}{of}"
+    mean = f"{np.mean(list(found.values())):.2f}" if found else "–"
+    if len(found) < len(MUJOCO):
+        return mean + f" ({len(found)} of {len(MUJOCO)}: {', '.join(found)})" * bool(found), "–"
+    runs, tasks, weights = [], [], []
+    for name in MUJOCO:
+        low, high = RANDOM_AND_TD3[name]
+        of_task = scores([each for each in results if task(each.env) == name], steps)
+        runs += [(value - low) / (high - low) for value in of_task]
+        tasks += [name] * len(of_task)
+        weights += [1 / (len(MUJOCO) * len(of_task))] * len(of_task)
+    values, fewest = np.array(runs), min(tasks.count(name) for name in MUJOCO)
+    if fewest > 1:
+        mean = with_bootstrap(values, tasks, lambda drawn: drawn @ weights)
+    return mean, with_bootstrap(values, tasks, interquartile_mean) if fewest > 2 else "–"
 
 
-def comparisons(kinds: dict[str, list[Result]]) -> list[str]:
-    """Return a table for each of `STEPS`: returns and mean normalised scores of our runs and of published ones."""
-    own = {kind: runs for kind, runs in kinds.items() if any(task(run.env) in MUJOCO for run in runs)}
+def with_bootstrap(values: np.ndarray, tasks: Sequence[str], statistic: Statistic) -> str:
+    """Format a statistic over runs and its bootstrap interval, which is stratified by task."""
+    low, high = bootstrap_interval(values, tasks, statistic)
+    return with_interval(float(statistic(values)), float(low), float(high))
+
+
+def comparisons(results: Sequence[Result]) -> list[str]:
+    """Return a table for each version of the tasks and each of `STEPS`, with published returns in those of v4."""
     lines = []
-    for steps in STEPS:
-        rows = []
-        for kind, runs in own.items():
-            by_task = groups(runs, lambda run: task(run.env))
-            cells = [cell(by_task.get(each, []), steps) for each in MUJOCO]
-            if set(cells) != {"–"}:
-                rows.append([f"**{kind}**", *cells, f"**{aggregate(runs, steps)}**"])
-        for other in published():
-            if other.steps == steps:
-                cells = [number(other.returns[each]) if each in other.returns else "–" for each in MUJOCO]
-                note = f" ({other.note})" if other.note else ""
-                rows.append([other.name + note, *cells, f"{other.score:.2f}"])
-        lines += [f"### After {steps:,} steps", "", *table(["", *MUJOCO, "mean score"], rows)]
+    for version in VERSIONS:
+        own = groups((each for each in results if env_version(each.env) == version), lambda each: each.method)
+        others = published() if version == VERSIONS[0] else []
+        for steps in STEPS:
+            rows = []
+            for method, runs in own.items():
+                by_task = groups(runs, lambda run: task(run.env))
+                cells = [cell(by_task.get(each, []), steps) for each in MUJOCO]
+                if set(cells) != {"–"}:
+                    rows.append([f"**{method}**", *cells, *(f"**{each}**" for each in aggregate(runs, steps))])
+            for other in others:
+                if other.steps == steps:
+                    cells = [number(other.returns[each]) if each in other.returns else "–" for each in MUJOCO]
+                    note = f" ({other.note})" if other.note else ""
+                    rows.append([other.name + note, *cells, *other.cells])
+            lines += [f"### {version}, after {steps:,} steps", ""]
+            lines += table(["", *MUJOCO, "mean score", "interquartile mean"], rows)
     return lines
+
+
+def env_version(env: str) -> str | None:
+    """Return the version of one of the five tasks; None for any other environment."""
+    return env.rpartition("-")[2] if task(env) in MUJOCO else None
 
 
 def ablations(results: Sequence[Result]) -> list[str]:
     """Return the table of the runs with a changed setting, sorted by environment."""
     rows = []
-    for (env, kind), runs in sorted(
-        ((runs[0].env, runs[0].kind), runs) for runs in groups(results, lambda each: f"{each.env} {each.kind}").values()
-    ):
+    for (env, kind), runs in sorted(groups(results, lambda each: (each.env, each.kind)).items()):
         known = [run.seconds for run in runs if run.seconds is not None]
         pace = f"{np.mean(known):.1f}" if known else "–"
         rows.append([env, kind, str(len(runs)), length(runs), cell(runs, 100_000), f"**{cell(runs, None)}**", pace])
@@ -284,6 +342,35 @@ def choices(results: Sequence[Result]) -> list[str]:
     return ["## Choice of a recipe", "", *table(["", "seeds", *envs, "mean normalised rank"], rows)]
 
 
+def score_curves(results: Sequence[Result]) -> dict[str, tuple[int, LearningCurve, LearningCurve]]:
+    """Return the mean normalised score of each method with runs on all five tasks, over steps and over time.
+
+    A curve ends where the shortest run ends. All runs of a method on a task count as the fastest one, because other
+    work made some of them slower.
+
+    Returns:
+        For each method and version of the tasks: the place of its colour, and the curves over steps and over minutes.
+    """
+    fastest = {
+        key: max(run.rate for run in runs)
+        for key, runs in groups(results, lambda each: (each.method, task(each.env))).items()
+    }
+    curves = {}
+    for (version, method), runs in sorted(
+        groups(results, lambda each: (env_version(each.env) or "", each.method)).items()
+    ):
+        by_task = groups(runs, lambda each: task(each.env))
+        if version in VERSIONS and set(by_task) == set(MUJOCO):
+            steps = min((run.curve.x for run in runs), key=lambda x: x[-1])
+            y = np.array([np.mean(list(normalized(runs, each).values())) for each in steps])
+            rates = [fastest[method, name] for name in MUJOCO]
+            minutes = steps * np.mean([1 / rate for rate in rates]) / 60
+            place = places(results)[runs[0].kind] + COLOURS * VERSIONS.index(version)
+            label = f"{method} ({version})"
+            curves[label] = place, LearningCurve(RESULTS, {}, steps, y), LearningCurve(RESULTS, {}, minutes, y)
+    return curves
+
+
 def pictures(results: Sequence[Result]) -> dict[Path, tuple[str, dict[str, list[LearningCurve]]]]:
     """Return, for each picture, a digest of the data that it shows, and its curves."""
     drawn = {}
@@ -306,6 +393,40 @@ def points_of_others(env: str) -> dict[str, list[tuple[int, float]]]:
         if other.name in DRAWN and task(env) in other.returns:
             found.setdefault(other.name, []).append((other.steps, other.returns[task(env)]))
     return found
+
+
+def score_pictures(results: Sequence[Result]) -> dict[Path, tuple[str, Callable[[], Any]]]:
+    """Return, for the pictures of scores over steps and over time, a digest and a function that draws the figure."""
+    curves = score_curves(results)
+    others: dict[str, list[tuple[int, float]]] = {}
+    for other in published():
+        if other.name in DRAWN:
+            others.setdefault(other.name, []).append((other.steps, other.score))
+    drawn = {}
+    for place_in, (name, x, points_shown) in enumerate((("steps", "env_steps", others), ("time", TIME, {}))):
+        shown = {label: (place, of[place_in]) for label, (place, *of) in curves.items()}
+        data = repr(
+            (
+                points_shown,
+                [(label, place, curve.x.tolist(), curve.y.tolist()) for label, (place, curve) in shown.items()],
+            )
+        )
+        figure = functools.partial(figure_of_scores, shown, x, points_shown)
+        drawn[RESULTS / f"score-{name}.svg"] = hashlib.sha256(data.encode()).hexdigest(), figure
+    return drawn if curves else {}
+
+
+def figure_of_scores(
+    shown: dict[str, tuple[int, LearningCurve]], x: str, others: dict[str, list[tuple[int, float]]]
+) -> Any:
+    """Return the figure of mean normalised scores, with published ones."""
+    from tfdpg.plotting.figures import draw
+
+    curves = {label: [curve] for label, (_, curve) in shown.items()}
+    colours = {label: place for label, (place, _) in shown.items()}
+    figure = draw(curves, x, "mean normalised score", show_counts=False, places=colours)
+    add_points(figure, others, max(curve.x[-1] for _, curve in shown.values()))
+    return with_legend(figure, "0 is random actions, 1 is TD3 after 1,000,000 steps.")
 
 
 def older() -> dict[Path, tuple[str, dict[str, np.ndarray]]]:
@@ -347,16 +468,20 @@ def figure_of(curves: dict[str, list[LearningCurve]], colours: dict[str, int]) -
 
     title = next(iter(curves.values()))[0].settings["env"]
     figure = draw(curves, "env_steps", "val_return", title, places=colours)
-    last = max(curve.x[-1] for runs in curves.values() for curve in runs)
-    for name, found in points_of_others(title).items():
-        shown = np.array([(x / 1000, y) for x, y in found if x <= last]).reshape(-1, 2)
-        if len(shown):
-            label = f"{name}, published"
-            figure.axes[0].plot(*shown.T, DRAWN[name], color="#666666", mfc="none", ms=6, label=label)
+    add_points(figure, points_of_others(title), max(curve.x[-1] for runs in curves.values() for curve in runs))
     limit_bottom(figure.axes[0], curves)
     several = [len(runs) > 2 for runs in curves.values()]
     note = "Mean and 95 % confidence interval over seeds (Student's t)." if any(several) else ""
     return with_legend(figure, note + " Fewer than three seeds: single curves." * (any(several) and not all(several)))
+
+
+def add_points(figure: Any, others: dict[str, list[tuple[int, float]]], last: float) -> None:
+    """Draw published values until the environment step `last`."""
+    for name, found in others.items():
+        shown = np.array([(x / 1000, y) for x, y in found if x <= last]).reshape(-1, 2)
+        if len(shown):
+            label = f"{name}, published"
+            figure.axes[0].plot(*shown.T, DRAWN[name], color="#666666", mfc="none", ms=6, label=label)
 
 
 def figure_of_older(title: str, curves: dict[str, np.ndarray]) -> Any:
@@ -404,8 +529,9 @@ def save(figure: Any, picture: Path, digest: str) -> None:
 def written(results: Sequence[Result], changed: Sequence[Result]) -> str:
     """Return the generated part of the page, from the line `BEGIN` to the line `END`."""
     kinds = groups(results, lambda result: result.kind)
-    lines = [line for kind, runs in kinds.items() for line in of_kind(kind, runs)]
-    lines += ["## Published returns at the same steps", "", *comparisons(kinds)]
+    lines = ["## Mean scores", "", *comparisons(results)]
+    lines += [line for kind, runs in kinds.items() for line in of_kind(kind, runs)]
+    lines += ["## Pictures", ""]
     for picture, (_, curves) in pictures(results).items():
         env = next(iter(curves.values()))[0].settings["env"]
         lines += [f"![Evaluation return on {env}: {', '.join(curves)}](../examples/results/{picture.name})", ""]
@@ -418,7 +544,8 @@ def written(results: Sequence[Result], changed: Sequence[Result]) -> str:
 def stale(page: str, results: Sequence[Result]) -> list[str]:
     """Return the names of the page and the pictures that do not match the files."""
     names = [] if PAGE.exists() and PAGE.read_text() == page else [str(PAGE)]
-    digests = {picture: digest for picture, (digest, _) in (pictures(results) | older()).items()}
+    drawn: dict[Path, tuple[str, Any]] = {**score_pictures(results), **pictures(results), **older()}
+    digests = {picture: digest for picture, (digest, _) in drawn.items()}
     return names + [
         str(file) for file, digest in digests.items() if not file.exists() or digest not in file.read_text()
     ]
@@ -444,6 +571,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if check:
         return
     PAGE.write_text(page)
+    for picture, (digest, figure) in score_pictures(results).items():
+        if str(picture) in old:
+            save(figure(), picture, digest)
     for picture, (digest, curves) in pictures(results).items():
         if str(picture) in old:
             save(figure_of(curves, places(results)), picture, digest)

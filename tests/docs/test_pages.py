@@ -45,7 +45,8 @@ def test_images_are_drawings_with_colours_for_dark_pages():
         width = float(re.search(r'viewBox="0 0 ([\d.]+) ', text)[1])
         texts = ["@media (prefers-color-scheme: dark)"]
         if image.parent.name == "results":
-            texts += [">environment steps (thousands)<", ">evaluation return<"]
+            texts.append("mean normalised score" if image.stem.startswith("score-") else ">evaluation return<")
+            texts.append("minutes of training" if image.stem == "score-time" else ">environment steps (thousands)<")
         wrong = [f"without {each}" for each in texts if each not in text]
         wrong += ["not below 150 kB"] if len(text) >= 150_000 else []
         return wrong + (["wider than 480"] if width > 480 and image.name != "architecture.svg" else [])

@@ -306,10 +306,10 @@ MUTATIONS = (
         SCORES,
     ),
     (
-        "scores: the first tenth that does not count counts",
+        "scores: of four evaluations in place of three",
         "plotting/scores.py",
-        "10 * x > 9 * steps",
-        "10 * x >= 9 * steps",
+        "made[-3:]",
+        "made[-4:]",
         SCORES,
     ),
 )

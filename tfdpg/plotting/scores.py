@@ -135,7 +135,7 @@ def bootstrap_interval(
 
 
 def score(x: np.ndarray, y: np.ndarray, steps: float) -> float | None:
-    """Return the mean of the evaluation returns in (0.9 `steps`, `steps`].
+    """Return the mean of the last three evaluation returns within the first `steps` steps.
 
     Args:
         x: environment steps, ascending, of shape `[points]`.
@@ -143,7 +143,7 @@ def score(x: np.ndarray, y: np.ndarray, steps: float) -> float | None:
         steps: the length of training at which to score.
 
     Returns:
-        None if the curve ends before `steps`, or has no evaluation in that interval.
+        None if the curve ends before `steps`, or has no evaluation until then.
     """
-    counted = (10 * x > 9 * steps) & (x <= steps)
-    return float(y[counted].mean()) if x[-1] >= steps and counted.any() else None
+    made = y[x <= steps]
+    return float(made[-3:].mean()) if x[-1] >= steps and made.size else None
