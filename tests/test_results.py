@@ -9,6 +9,7 @@ import pytest
 
 from examples.results import run, table
 from tests.docs.substitutions import FLAGS
+from tfdpg.agents import classes
 from tfdpg.cli.training import parse_training_flags
 from tfdpg.plotting.curves import COMMAND, command
 
@@ -98,7 +99,9 @@ def test_each_name_belongs_to_its_command():
         assert name.endswith(f"-{env.replace('/', '-')}-{seed}")
         if not flag_values(words) <= parsed.setdefault(agent, set()):
             parsed[agent] |= flag_values(words)
-            (config,) = parse_training_flags(agent, words)[1]
+            if classes.is_external(agent):
+                classes.import_agent(agent)
+            (config,) = parse_training_flags(classes.full_name(agent), words)[1]
             assert (config.env, config.seed) == (env, int(seed))
 
 
