@@ -8,7 +8,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-FIRST = ("distributed", "training", "agents", "export", "test_cli")
+LONG = ("test_tuning", "test_smoke", "test_wheel", "test_video_recording")
+"""Files of few long tests, which the alphabet puts last: the process of such a file would work alone in the end."""
+FIRST = ("distributed", *LONG, "training", "agents", "export", "test_cli")
 """The longest first, so that no process works alone in the end."""
 
 

@@ -237,8 +237,8 @@ def test_processes_train_search_and_resume_an_own_class(home, tmp_path):
     assert "tfdpg train own_file:ConservativeTD3 --env Pendulum-v1" in shown
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("own_sac:SAC", marks=pytest.mark.hours), "sub/own_sac.py:SAC"])
+@pytest.mark.hours
+@pytest.mark.parametrize("name", ["own_sac:SAC", "sub/own_sac.py:SAC"])
 def test_workers_of_ray_import_the_exploration_of_an_own_class(tmp_path, name):
     file = tmp_path / ("sub/own_sac.py" if "sub" in name else "own_sac.py")
     file.parent.mkdir(exist_ok=True)

@@ -190,7 +190,9 @@ def test_a_signal_reaches_all_jobs_once_and_no_other_begins(number, status):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "number, status", [pytest.param(signal.SIGINT, 130, marks=pytest.mark.hours), (signal.SIGTERM, 143)]
+)
 def test_a_signal_leaves_a_checkpoint_of_each_job_and_all_go_on(tmp_path, number, status):
     tfdpg_ = [sys.executable, "-m", "tfdpg", "train"]
     new = ["ddpg", "--env", COUNTER, *TINY, "--steps-per-epoch", "100", "--epochs", "100000", "--verbose", "2"]

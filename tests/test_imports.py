@@ -176,7 +176,14 @@ def test_an_export_names_the_module_that_registers_its_environment(mine, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", ["--seeds 0 1 --jobs 2", "--num-envs 2 --vectorization async", "--actors 1"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--seeds 0 1 --jobs 2",
+        "--num-envs 2 --vectorization async",
+        pytest.param("--actors 1", marks=pytest.mark.hours),
+    ],
+)
 def test_processes_find_own_modules_and_no_strangers_file(more, mine, tmp_path):
     (tmp_path / "numpy.py").write_text("open('ran', 'w')")
     arguments = [*TINY, *SHORT, "--env", f"{mine}:make", "--networks", f"{mine}:networks", *more.split()]

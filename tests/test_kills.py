@@ -53,7 +53,10 @@ def check(kind, parent, whole, kills, seed, more=("--jit-compile", "False")):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddpg", "prioritised", "d4pg", "lstm", "acer", "own"])
+@pytest.mark.parametrize(
+    "kind",
+    ["prioritised", "d4pg", "lstm", *(pytest.param(kind, marks=pytest.mark.hours) for kind in ("ddpg", "acer", "own"))],
+)
 def test_a_kill_changes_nothing(tmp_path, whole, kind):
     check(kind, tmp_path, whole, kills=1, seed=len(kind))
 

@@ -283,7 +283,7 @@ def test_what_is_queued_is_made_by_its_name(empty_directory, trained, tmp_path, 
         run.main(["memory-0"])
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_a_training_repeats_itself(empty_directory, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     options = f"{FLAGS['td3']} {FLAGS['all']}".replace("--seeds 0", "--seeds 3")

@@ -20,7 +20,7 @@ FLAGS = (
 
 @brief
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["td3", "d4pg"])
+@pytest.mark.parametrize("name", ["td3", pytest.param("d4pg", marks=pytest.mark.hours)])
 def test_training_resuming_exporting_and_serving(name, tmp_path):
     whole, resumed = (tmp_path / directory / "seed-0" for directory in ("whole", "resumed"))
     assert cli.main(["train", name, *FLAGS, "--epochs", "2", "--run-dir", str(whole.parent)]) == 0

@@ -367,7 +367,9 @@ def test_a_killed_search_is_resumed_by_the_same_command_with_the_trial_that_was_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "number, status", [pytest.param(signal.SIGINT, 130, marks=pytest.mark.hours), (signal.SIGTERM, 143)]
+)
 def test_a_signal_ends_a_search_with_checkpoints_and_says_how_to_resume_it(tmp_path, number, status):
     words = [*SMALL_SEARCH, "--epochs", "100000", "--jobs", "2", "--run-dir", tmp_path]
     process = started(*words)
@@ -408,7 +410,7 @@ def test_a_trial_below_the_median_is_pruned_and_can_be_resumed(tmp_path):
     assert cli.main(["train", "--resume", str(run)]) == 0 and rows(run) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_a_trial_that_diverges_counts_as_pruned_and_a_first_trial_that_fails_ends_the_search(tmp_path, capsys):
     words = [*SMALL_SEARCH, "--confirm", "0", "--trials", "1"]
     diverging = ["--q-lr", "1e30", "--search", "q_lr", "--run-dir", str(tmp_path / "a")]

@@ -12,7 +12,9 @@ import pytest
 import tfdpg
 
 
-@pytest.mark.parametrize("env, size", [("Pendulum-v1", 500), ("InvertedPendulum-v5", 480)])
+@pytest.mark.parametrize(
+    "env, size", [pytest.param("Pendulum-v1", 500, marks=pytest.mark.hours), ("InvertedPendulum-v5", 480)]
+)
 @pytest.mark.slow
 def test_video_has_every_frame(tmp_path, env, size):
     agent = tfdpg.TD3(gym.make(env), hidden_units=(4,), jit_compile=False)

@@ -84,6 +84,7 @@ def test_it_acts_in_numpy(agent, monkeypatch):
     assert agent.data.actor.numpy_policy() is not None
 
 
+@pytest.mark.slow
 def test_every_format_of_the_export_is_the_evaluation_policy(agent, tmp_path):
     policy = tfdpg.load(agent.export(tmp_path / "model"))
     expected = agent.predict(OBSERVATIONS)
@@ -102,7 +103,7 @@ def test_every_format_of_the_export_is_the_evaluation_policy(agent, tmp_path):
         np.testing.assert_allclose(np.frombuffer(found.stdout, np.float32), expected[:, 0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_workers_collect(agent):
     other = type(agent)(RandomWalk(), **AGENTS[type(agent).__name__][1])
     history = tfdpg.distributed.fit(other, RandomWalk, actors=2, epochs=2, steps_per_epoch=200, chunk=20, verbose=0)

@@ -76,7 +76,12 @@ def test_an_unavailable_device_is_rejected(make):
 
 HALF_PRECISION = ["mixed_float16", "mixed_bfloat16"]
 CASES = [("DDPG", "mixed_bfloat16", False), ("ACER", "mixed_float16", False)]
-CASES += [(name, precision, True) for precision in HALF_PRECISION for name in AGENTS]
+LONG = [("TD7", "mixed_float16", True), ("ACER", "mixed_bfloat16", True)]
+CASES += [
+    pytest.param(name, precision, True, marks=[pytest.mark.hours] * ((name, precision, True) in LONG))
+    for precision in HALF_PRECISION
+    for name in AGENTS
+]
 
 
 @pytest.mark.slow

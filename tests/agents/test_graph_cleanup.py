@@ -23,7 +23,8 @@ def graphs():
     return {id(each) for each in gc.get_objects() if isinstance(each, FuncGraph)}
 
 
-@pytest.mark.parametrize("name", ["DDPG", *(pytest.param(n, marks=pytest.mark.slow) for n in AGENTS if n != "DDPG")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.hours] * (n in ("ACER", "TD7"))) for n in AGENTS])
 def test_graphs_are_freed_with_their_agent(name, tmp_path):
     before = graphs()
     agent = AGENTS[name](Counter())

@@ -52,15 +52,10 @@ def test_training_resumes_exactly(tmp_path, her):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [
-        {"replay": "prioritized"},
-        *(
-            pytest.param(options, marks=pytest.mark.slow)
-            for options in ({"replay": "lap"}, {"epochs_per_round": 1}, {"normalize_observations": True})
-        ),
-    ],
+    [{"replay": "prioritized"}, {"replay": "lap"}, {"epochs_per_round": 1}, {"normalize_observations": True}],
     ids=str,
 )
 def test_options_that_work_with_it(options):

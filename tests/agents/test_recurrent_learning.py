@@ -32,6 +32,7 @@ def returns(kind, options, steps, delay=DELAY):
     return agent.evaluate(DelayedRecall(delay), episodes=40)["return"]
 
 
+@pytest.mark.slow
 def test_a_recurrent_agent_repeats_an_earlier_observation():
     assert returns(*QUICK, steps=700, delay=2) > -0.3
 

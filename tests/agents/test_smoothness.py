@@ -88,10 +88,10 @@ def near(observations, seed, number):
     "kind, make",
     [
         ("D4PG", RandomWalk),
-        ("TD7", Reach),
         ("DDPG", Reach),
         ("DDPG", Parts),
         pytest.param("TD3", Reach, marks=pytest.mark.slow),
+        pytest.param("TD7", Reach, marks=pytest.mark.slow),
         pytest.param("TD7", RandomWalk, marks=pytest.mark.slow),
         pytest.param("TD7", Parts, marks=pytest.mark.slow),
     ],
@@ -181,6 +181,7 @@ def test_a_larger_weight_makes_a_policy_smoother(kind, rng):
     assert spread[1] < 0.05 < 0.2 < spread[0]
 
 
+@pytest.mark.slow
 def test_an_agent_with_noise_in_its_loss_continues_exactly_after_loading(tmp_path):
     agent = tfdpg.TD3(Counter(as_dict=True), **SMALL, smoothness=1.0)
     fit_briefly(agent, Counter(as_dict=True), epochs=1, steps_per_epoch=20)

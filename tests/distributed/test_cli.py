@@ -77,7 +77,7 @@ def test_a_run_without_distributed_options_can_be_resumed(tmp_path):
     assert cli.main(["train", "--resume", str(tmp_path / "seed-0"), "--epochs", "3", "--trusted"]) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_a_killed_learner_reports_the_lost_steps(tmp_path):
     code = "import sys; from tfdpg.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "train"]

@@ -167,7 +167,7 @@ def test_warnings_become_rare(monkeypatch):
     assert seconds == [60, 120, 240, 480, 960, 61]
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_without_a_control_store_training_ends_with_a_checkpoint_and_the_reason(cluster, tmp_path):
     """This test is the last, because it ends the cluster. Training runs in its own process, which Ray could end."""
     for _ in range(2):

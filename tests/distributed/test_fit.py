@@ -96,6 +96,7 @@ def test_it_learns(local_ray):
     assert history.history["val_return"][-1] > -0.02
 
 
+@pytest.mark.slow
 def test_workers_import_no_tensorflow_and_are_small(local_ray, tmp_path):
     agent = AGENTS["DDPG"](Counter())
     options = SHORT | {"epochs": 10**6, "callbacks": [StopAfterReports(tmp_path, 2)]}

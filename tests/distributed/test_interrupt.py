@@ -80,7 +80,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_a_shard_that_does_not_answer_does_not_hold_up_sigterm(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", WITH_A_STOPPED_SHARD, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}

@@ -56,7 +56,7 @@ def test_a_module_that_is_missing_on_a_worker_s_machine_is_named(local_ray, tmp_
     assert hint.startswith("Install the missing module on that machine")
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_workers_that_hang_are_named_and_end(local_ray, monkeypatch):
     began = []
 

@@ -47,8 +47,8 @@ def check_stored_states(agent):
     "options, how",
     [
         pytest.param({"recurrent": "lstm"}, {}, id="numpy"),
-        pytest.param({"recurrent": "gru"}, {"replay_shards": 2}, id="shards"),
-        pytest.param({"recurrent": Leaky}, {"worker_backend": "tensorflow"}, id="own"),
+        pytest.param({"recurrent": "gru"}, {"replay_shards": 2}, id="shards", marks=pytest.mark.hours),
+        pytest.param({"recurrent": Leaky}, {"worker_backend": "tensorflow"}, id="own", marks=pytest.mark.hours),
     ],
 )
 def test_states_come_with_the_chunks(local_ray, options, how):
@@ -60,8 +60,8 @@ def test_states_come_with_the_chunks(local_ray, options, how):
 
 
 @brief
-@pytest.mark.slow
-@pytest.mark.parametrize("shards", [pytest.param(0, marks=pytest.mark.hours), 2])
+@pytest.mark.hours
+@pytest.mark.parametrize("shards", [0, 2])
 def test_it_learns_from_sequences_of_workers_and_is_saved(local_ray, shards, tmp_path):
     memory = {"recurrent": "lstm", "recurrent_units": (3, 2), "replay": "prioritized", "normalize_observations": True}
     agent = recurrent_agent(Counter(), **memory)
@@ -74,7 +74,7 @@ def test_it_learns_from_sequences_of_workers_and_is_saved(local_ray, shards, tmp
     assert loaded.env_steps >= agent.env_steps + 60 and loaded.learn(updates=1)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_named_cells_need_no_tensorflow_in_workers(local_ray, tmp_path):
     agent = recurrent_agent(Counter(), recurrent_units=3)
     options = SHORT | {"epochs": 10**6, "callbacks": [StopAfterReports(tmp_path, 2)]}

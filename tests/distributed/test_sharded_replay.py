@@ -151,7 +151,7 @@ class StopsShard(keras.callbacks.Callback):
         self.model.stop_training = shard.actor is not self.actor
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_a_shard_that_does_not_answer_blocks_nobody_and_loses_nothing_that_was_saved(local_ray, tmp_path):
     agent = AGENTS["DDPG"](Counter(), replay_size=200_000)
     checkpoint = Checkpoint(tmp_path / "checkpoints", keep=1)
@@ -169,7 +169,7 @@ def test_a_shard_that_does_not_answer_blocks_nobody_and_loses_nothing_that_was_s
     assert transitions(tfdpg.load_agent(saved)) == transitions(agent) <= agent.env_steps
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_checkpoints_that_lack_a_shard_hold_its_earlier_rows(local_ray, tmp_path):
     agent = AGENTS["DDPG"](Counter(), replay_size=200_000)
 
@@ -236,7 +236,7 @@ class Owner:
         return [ray.put(np.zeros(10**5))]
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_rows_that_are_lost_on_their_way_do_not_end_training(local_ray):
     agent = AGENTS["DDPG"](Counter())
     loses = LosesChunk()

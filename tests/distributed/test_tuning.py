@@ -52,7 +52,7 @@ def test_a_cancelled_task_saves_a_checkpoint(local_ray, tmp_path, monkeypatch, l
     assert tfdpg.load_agent(checkpoint).env_steps == int(checkpoint.name)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_the_status_of_a_task_and_what_is_lost(local_ray, tmp_path):
     launcher = commands.RayLauncher()
     assert launcher.capacity() == 4

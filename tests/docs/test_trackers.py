@@ -103,6 +103,7 @@ def test_wandb(tmp_path):
     assert {"saved_model.pb", "tfdpg.json", "policy.npz"} <= {file.path for file in artifact.manifest.contents}
 
 
+@pytest.mark.hours
 def test_wandb_with_the_events_of_tensorboard(tmp_path):
     def changed(code):
         code = code.replace('mode="offline"', 'mode="offline", sync_tensorboard=True')

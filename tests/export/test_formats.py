@@ -88,6 +88,7 @@ def references(agent):
     return {name: signature.reference(agent.spec) for name, signature in agent.signatures.items()}
 
 
+@pytest.mark.slow
 @whole_formats
 def test_a_process_without_tensorflow_computes_what_the_agent_does(agent, exported, format, tmp_path):
     rng = np.random.default_rng(0)

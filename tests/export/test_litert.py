@@ -37,15 +37,10 @@ def interpreter(kind, file):
     return Interpreter(model_path=str(file))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated:UserWarning")
-@pytest.mark.parametrize("kind", ["LiteRT", pytest.param("TensorFlow", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "d4pg-scalar-pendulum",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("acer-pendulum", "td3-lstm-pendulum")),
-    ],
-)
+@pytest.mark.parametrize("kind", ["LiteRT", "TensorFlow"])
+@pytest.mark.parametrize("name", ["d4pg-scalar-pendulum", "acer-pendulum", "td3-lstm-pendulum"])
 def test_the_policy_runs_where_no_signature_is_named(converted, name, kind):
     policy = tfdpg.load(MODELS / name)
     runtime = interpreter(kind, converted(name))
@@ -114,7 +109,8 @@ def test_a_fixed_batch_runs_in_the_compiled_model(converted):
         np.testing.assert_allclose(answers[key].read(7, np.float32), values.reshape(-1), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["d4pg-scalar-pendulum", pytest.param("td3-lstm-pendulum", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["d4pg-scalar-pendulum", "td3-lstm-pendulum"])
 def test_a_fixed_batch_fixes_all_shapes(converted, name):
     """The number of levels of `z` is fixed too; `initial_state` returns the file's number of rows."""
     file = converted(name, 7)

@@ -120,7 +120,7 @@ def test_critics_answer_nan(made, kind):
     assert all(np.flatnonzero(np.isnan(value)).tolist() == [1, 2, 3] for value in values)
 
 
-@pytest.mark.parametrize("which", ["load", "numpy", "policy"])
+@pytest.mark.parametrize("which", [pytest.param("load", marks=pytest.mark.slow), "numpy", "policy"])
 @pytest.mark.parametrize("bad", [BAD[0], *(pytest.param(bad, marks=pytest.mark.slow) for bad in BAD[1:])])
 def test_a_non_finite_observation_does_not_change_the_recurrent_state(made, which, bad):
     agent, version = made("lstm")

@@ -91,6 +91,7 @@ def episodes(policy, rewards):
     return np.stack(actions, axis=1)
 
 
+@pytest.mark.slow
 @kinds
 def test_a_client_keeps_the_state(kind, exported):
     agent, directory = exported(kind)

@@ -7,12 +7,16 @@ import pytest
 from tests.fuzz import run, run_many
 
 STREAMS = ("saved", "exports", "command_lines")
+A_HUNDRED = {"saved": pytest.mark.slow, "exports": pytest.mark.slow, "command_lines": pytest.mark.hours}
 
 
 @pytest.mark.parametrize(
-    "first, stop", [(40, 50), pytest.param(0, 100, marks=pytest.mark.slow)], ids=["quick", "a hundred"]
+    "stream, first, stop",
+    [
+        *(pytest.param(stream, 40, 50, id=f"{stream}-quick") for stream in STREAMS),
+        *(pytest.param(stream, 0, 100, id=f"{stream}-a hundred", marks=mark) for stream, mark in A_HUNDRED.items()),
+    ],
 )
-@pytest.mark.parametrize("stream", STREAMS)
 def test_some_cases(stream, first, stop):
     for number in range(first, stop):
         run(stream, number)

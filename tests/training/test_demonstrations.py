@@ -285,12 +285,12 @@ def walks(steps=60, seed=5):
     return agent.replay.transitions()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, joins",
     [
-        ("prioritised", True),
-        pytest.param("prioritised", False, marks=pytest.mark.slow),
-        *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in KINDS if kind != "prioritised"),
+        ("prioritised", False),
+        *(pytest.param(kind, True, marks=[pytest.mark.hours] * (kind == "lstm")) for kind in KINDS),
     ],
 )
 def test_a_training_that_was_stopped_ends_as_one_that_was_not(tmp_path, kind, joins):

@@ -298,7 +298,7 @@ SPECIFIC = {"edge atoms", "no exploration"}
 """Checks that find nothing unless the agent has the options that their remedies name."""
 
 
-@pytest.mark.parametrize("name", ADVISED)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "DDPG")) for n in ADVISED])
 def test_each_agent_accepts_the_options_that_remedies_name(name):
     kind = OPTIONS[name.partition(",")[0]]
     given = ADVISED[name]
@@ -514,7 +514,7 @@ def test_a_picture_needs_a_known_format(tmp_path):
     (
         ("learning rates 100 times too large", "learning rate"),
         ("no velocity in the observation", "missing observation"),
-        ("actions clipped to a tenth of their range", "clipped actions"),
+        pytest.param("actions clipped to a tenth of their range", "clipped actions", marks=pytest.mark.hours),
         ("healthy: TD3 on Pendulum-v1", None),
     ),
 )

@@ -302,11 +302,18 @@ MAKE = {
     "changing policy": lambda **options: changing_policy(RandomWalk(), seed=0, **TINY | {"policy_delay": 3} | options),
     "SGD": lambda **options: my_td3()(RandomWalk(), seed=0, q_optimizer=OwnSGD(1e-2), **TINY | options),
 }
+LONG = [(True, "SAC"), (True, "changing policy")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MAKE)
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    "jit_compile, name",
+    [
+        pytest.param(jit, name, marks=[pytest.mark.hours] * ((jit, name) in LONG))
+        for jit in (False, True)
+        for name in MAKE
+    ],
+)
 def test_own_algorithms_train_on_flat_tensors_with_equal_results_also_after_loading(
     flat,  # noqa: F811
     monkeypatch,

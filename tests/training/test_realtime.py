@@ -150,7 +150,11 @@ def policy_of_keras():
 
 @pytest.mark.parametrize(
     "steps, jit_compile, in_numpy",
-    [(300, False, True), (300, False, False), pytest.param(4000, True, True, marks=pytest.mark.slow)],
+    [
+        pytest.param(300, False, True, marks=pytest.mark.slow),
+        (300, False, False),
+        pytest.param(4000, True, True, marks=pytest.mark.slow),
+    ],
 )
 def test_no_row_is_torn_and_no_policy_is_mixed(steps, jit_compile, in_numpy):
     options = {"hidden_units": (1,), "batch_size": 256, "replay_size": steps // 2, "act_noise": 0.0}

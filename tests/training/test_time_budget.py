@@ -175,11 +175,10 @@ def step_in(clock, step, action):
 
 
 RESUMED = {"eager": Timed, "td3": Timed, "prioritised": Timed, "lstm": timed_vector, "acer": timed_vector}
+MARKS = {"eager": (), "lstm": pytest.mark.hours}
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind == "eager" else pytest.mark.slow) for kind in RESUMED]
-)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS.get(kind, pytest.mark.slow)) for kind in RESUMED])
 def test_a_training_that_ended_on_time_resumes_exactly(clock, tmp_path, kind):
     new, options, _ = KINDS[kind]
     make_env = RESUMED[kind]

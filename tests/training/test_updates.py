@@ -27,7 +27,11 @@ print(*(updates.function.experimental_get_tracing_count() for updates in agent.l
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["", "recurrent='lstm', recurrent_units=4, burn_in=3, n_step=2"], ids=["", "lstm"])
+@pytest.mark.parametrize(
+    "memory",
+    ["", pytest.param("recurrent='lstm', recurrent_units=4, burn_in=3, n_step=2", marks=pytest.mark.hours)],
+    ids=["", "lstm"],
+)
 def test_rounds_of_any_length_trace_and_compile_once(memory, tmp_path):
     environment = os.environ | {"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"}
     result = subprocess.run(
