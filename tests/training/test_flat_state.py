@@ -15,6 +15,7 @@ from tfdpg.training.callbacks.monitors import BatchCallbacks
 from tfdpg.training.callbacks.progress import ProgressBar
 from tfdpg.training.callbacks.scalars import ScalarWriter
 from tfdpg.training.learning import learner
+from tfdpg.training.learning.updates import CompiledUpdates
 
 pytestmark = brief
 
@@ -109,6 +110,24 @@ def test_fit_on_flat_tensors_is_bit_identical_to_a_loop_on_variables(flat, name)
     assert {name: history[name][0] for name in logs} == pytest.approx(logs, rel=1e-9, nan_ok=True)
     logs = agents[0].fit(RandomWalk(), epochs=2, initial_epoch=1, steps_per_epoch=STEPS, verbose=0).history
     assert np.isfinite(logs["loss_q"]).all()
+
+
+@pytest.mark.parametrize("name", [n if n == "TD7" else pytest.param(n, marks=pytest.mark.slow) for n in MAKE])
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_compiling_in_advance_changes_nothing(flat, is_allowed, name, monkeypatch):
+    agents = [MAKE[name]() for _ in range(2)]
+    calls = []
+    monkeypatch.setattr(
+        CompiledUpdates, "_call", lambda *given, call=CompiledUpdates._call: calls.append(given[2]) or call(*given)
+    )
+    with agents[0].learner.flat_state(is_allowed):
+        agents[0].learner.compile()
+    assert calls[0] == 0 and (calls[1:] or not is_allowed)
+    state = {name: part.numpy() for name, part in agents[0].device_state.items()}
+    assert state == {name: part.numpy() for name, part in agents[1].device_state.items()}
+    for agent in agents:
+        fit_briefly(agent, RandomWalk(), epochs=1, steps_per_epoch=STEPS)
+    assert_same(*agents)
 
 
 @pytest.mark.slow

@@ -136,8 +136,20 @@ class CompiledUpdates:
                 )
 
     def compile(self, sample: Callable[[int], Packed]) -> None:
-        """Compile the updates by a call that makes none; `sample` returns packed minibatches of the right shapes."""
+        """Compile the updates by a call that makes none; `sample` returns packed minibatches of the right shapes.
+
+        A second call makes updates, after which all variables have their former values again: it provides the memory
+        that updates need, so that the first ones do not take longer than later ones. It is left out if the compiled
+        function changes anything that is not among its variables.
+        """
         self._call(sample(self._chunk), 0)
+        variables = {id(variable.handle): variable for variable in self._concrete.variables}
+        if any(id(each) not in variables for each in self._concrete.captured_inputs):
+            return
+        before = [(variable, np.array(variable)) for variable in variables.values()]
+        self._call(sample(self._chunk), self._chunk)
+        for variable, value in before:
+            variable.assign(value)
 
     def _call(self, packed: tuple[np.ndarray, ...], n: int) -> list[np.ndarray]:
         with tf.device(self._options.device):
