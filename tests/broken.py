@@ -403,7 +403,22 @@ class LaterRaising(Tiny):
         return super().step(action)
 
 
+class Tripping(ValidEnv):
+    """Each step costs, and the plant trips now and then, which costs less than going on."""
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        observation = super().step(action)[0]
+        self.steps += 1
+        trips = bool(action[0] > 0.7)
+        return observation, -3.0 if trips else -1.0, trips, not trips and self.steps == 30, {}
+
+
 ZOO = {
+    Tripping: ("An early end returns more than a whole episode", "Add a constant to the reward of each step"),
     Unbounded: ("has infinite bounds", "finite action space"),
     Named: ("under the key 'arm/name' is not supported", "TransformObservation"),
     BadKeys: ("keys and shapes {'angle': (2,), 'time': ()}", "Correct the space"),

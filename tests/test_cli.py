@@ -47,8 +47,9 @@ def test_a_run_directory_holds_everything(run):
 def test_evaluate_prints_each_episode_and_the_summary(run, capsys):
     assert cli.main(["evaluate", str(run), "--episodes", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "episode 1: return 6.000, length 3" and len(lines) == 3
-    assert lines[2] == "return: mean 6.000, std 0.000, max 6.000, min 6.000; length: mean 3.0"
+    assert lines[0] == "episode 1: return 6.000, length 3, truncated" and len(lines) == 3
+    assert lines[2].startswith("return: mean 6.000, std 0.000, max 6.000, min 6.000; length: mean 3.0; ")
+    assert lines[2].endswith("; terminated 0 %, truncated 100 %")
     for source, options in ((run, ["--checkpoint", "best"]), (run, ["--checkpoint", "60"]), (run / "export", [])):
         assert cli.main(["evaluate", str(source), "--episodes", "1", "--max-ep-len", "2", *options]) == 0
         assert "return 3.000, length 2" in capsys.readouterr().out
@@ -59,6 +60,7 @@ def test_evaluate_prints_each_episode_and_the_summary(run, capsys):
 def test_evaluate_prints_the_scores_as_json(run, capsys):
     assert cli.main(["evaluate", str(run), "--episodes", "2", "--json"]) == 0
     scores = {"return": 6.0, "return_std": 0.0, "return_min": 6.0, "return_max": 6.0, "episode_length": 3.0}
+    scores |= {"terminated": 0.0, "truncated": 1.0}
     lists = {"returns": [6.0, 6.0], "lengths": [3, 3]}
     assert json.loads(capsys.readouterr().out) == scores | {"episodes": 2} | lists
 

@@ -13,8 +13,31 @@ import tfdpg
 from tests.agents.roster import brief
 from tests.commands import QUIET, TINY, train
 from tfdpg import cli
+from tfdpg.cli.run_options import best_log
 
 pytestmark = brief
+
+
+def test_the_best_policy_is_chosen_by_a_number(tmp_path, capsys):
+    for given, expected in (
+        ("return", ("val_return", "max")),
+        ("success", ("val_success_rate", "max")),
+        ("cost", ("val_info_cost", "min")),
+        ("max:cost", ("val_info_cost", "max")),
+        ("power", ("val_info_power", "max")),
+        ("min:terminated", ("val_terminated", "min")),
+    ):
+        assert best_log(given, "val_") == expected
+    assert train("--run-dir", tmp_path / "run", "--best-by", "min:truncated") == 0
+    assert tfdpg.load(tmp_path / "run/seed-0/best").metadata["scores"]["val_truncated"] == 0
+    capsys.readouterr()
+    assert cli.main(["export", str(tmp_path / "run/seed-0"), str(tmp_path / "model")]) == 0
+    shown = capsys.readouterr().out.splitlines()[1]
+    assert shown == "the policy with the best evaluation (return 15, episode length 5, terminated 1, truncated 0)"
+    assert train("--run-dir", tmp_path / "other", "--best-by", "least:cost") == 1
+    assert "`best_by` must be a name, min:NAME or max:NAME. Received: best_by='least:cost'" in capsys.readouterr().err
+    assert train("--run-dir", tmp_path / "other", "--best-by", "cost") == 1
+    assert "ExportBest monitors 'val_info_cost', which is not among the logs" in capsys.readouterr().err
 
 
 @pytest.mark.slow

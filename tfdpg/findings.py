@@ -1,6 +1,6 @@
 """Problems of environments and their remedies, found by `fit` and by `tfdpg.check`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -54,6 +54,34 @@ NORMALIZERS = (
     ),
 )
 """Wrappers that normalise, an attribute that only they have, and the finding."""
+
+
+def early_end(rewards: Sequence[np.ndarray], terminated: Sequence[bool], limit: int | None) -> Finding | None:
+    """Check whether rewards favour an early end: each step costs, and failing early costs less than going on.
+
+    A terminal state is a failure if its reward is below the usual one; otherwise it may be a goal.
+
+    Args:
+        rewards: the rewards of each episode, `[steps]`.
+        terminated: whether each of them ended in a terminal state.
+        limit: the maximum number of steps of an episode; None is that of the longest one.
+    """
+    failed = [each for each, ends in zip(rewards, terminated, strict=True) if ends and len(each) > 1]
+    if not failed:
+        return None
+    usual = np.concatenate([each[:-1] if ends else each for each, ends in zip(rewards, terminated, strict=True)])
+    last = np.mean([each[-1] for each in failed])
+    length = limit or max(map(len, rewards))
+    whole = usual.mean() * length
+    early = np.mean([each.sum() for each in failed])
+    if np.quantile(usual, 0.95) > 0 or not last < usual.mean() < 0 or early <= whole:
+        return None
+    return Finding(
+        f"An early end returns more than a whole episode. Each step has a negative reward, {usual.mean():.3g} on "
+        f"average, so {length:,} steps return about {whole:.4g}. Episodes that terminate return {early:.4g}.",
+        "Add a constant to the reward of each step, so that it is positive while all is well, or let the terminal "
+        f"state cost more: at least {-whole:.4g}.",
+    )
 
 
 def malformed_reset(result: Any) -> Finding | None:

@@ -284,6 +284,17 @@ def test_export_best_exports_improvements_only(tmp_path):
     np.testing.assert_allclose(policy(np.ones((2, 2))), agent.predict(np.ones((2, 2))), rtol=1e-4, atol=1e-5)
 
 
+def test_the_best_may_have_the_smallest_value(tmp_path):
+    best = tfdpg.callbacks.ExportBest(tmp_path / "best", monitor="env_steps", keep=None, mode="min")
+    agent, _ = fit([best])
+    assert best.best == 20 and [path.name for path in (tmp_path / "best").iterdir()] == ["1"]
+    again = tfdpg.callbacks.ExportBest(tmp_path / "best", monitor="env_steps", keep=None, mode="min")
+    fit([again], epochs=1, agent=agent)
+    assert again.best == 20 and [path.name for path in (tmp_path / "best").iterdir()] == ["1"]
+    with pytest.raises(ValueError, match="`mode` must be 'max' or 'min'"):
+        tfdpg.callbacks.ExportBest(tmp_path / "best", mode="auto")
+
+
 def test_a_damaged_best_is_named_and_beaten(tmp_path):
     best = tfdpg.callbacks.ExportBest(tmp_path / "best", monitor="env_steps")
     agent, _ = fit([best], epochs=1)
@@ -361,6 +372,19 @@ def test_progress_goes_on_with_a_file_of_other_columns(tmp_path):
     assert [row["gone"] for row in rows[1:]] == ["nan", "nan"] and float(rows[2]["env_steps"]) == 40
     assert [float(row["val_return"]) for row in rows] == [-3, 15, 15]
     assert list(rows[0]) == ["epoch", *sorted(set(rows[0]) - {"epoch"})]
+
+
+def test_progress_gets_the_columns_of_a_later_epoch(tmp_path):
+    class Late(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                logs["late"] = 2.5
+
+    fit([Late(), ProgressLogger(str(tmp_path / "progress.csv"), append=True)], epochs=3)
+    with open(tmp_path / "progress.csv", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["epoch"], row["late"]) for row in rows] == [("0", "nan"), ("1", "2.5"), ("2", "nan")]
+    assert [float(row["env_steps"]) for row in rows] == [20, 40, 60] and all(None not in row for row in rows)
 
 
 def test_tables_lose_lines_of_epochs_that_were_not_saved(tmp_path):

@@ -120,6 +120,13 @@ BROKEN = {
     "reward sign, stored": with_changes(
         has_shaper=True, replay=dataclasses.replace(system(), reward=np.full(STEPS - 1, 1.0))
     ),
+    "early end": with_changes(
+        random=[
+            dataclasses.replace(each, reward=np.array([*[-1.0] * n, -5.0]), terminated=n < 100)
+            for each, n in zip(HEALTHY.random, (99, 20, 30), strict=True)
+        ][1:]
+        + HEALTHY.random[:1]
+    ),
     "no exploration": dataclasses.replace(with_options(act_noise=0.0), start_steps=0),
     "return": with_changes(greedy=episodes([-1500.0, -1400.0, -1450.0]), exploring=episodes([-1500.0, -1400.0])),
     "saturated actions": with_changes(

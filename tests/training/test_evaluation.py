@@ -10,6 +10,17 @@ from tests.environments import Counter
 from tfdpg.training.environment.env_runner import reset_seed
 
 
+class Informed(Counter):
+    """Its `info` has numbers: in each step, in the last step only, and what is no number or has a meaning."""
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = super().step(action)
+        info = {"cost": np.float32(self.t), "hot": self.t > 2, "name": "x", "place": np.zeros(2)}
+        if terminated or truncated:
+            info |= {"goals": 3 + self.t, "success": self.t == 4}
+        return observation, reward, terminated, truncated, info
+
+
 class Fixed:
     """Always the same action."""
 
@@ -20,10 +31,28 @@ class Fixed:
         return np.zeros((len(observation), self.spec.act_dim), np.float32)
 
 
+def test_numbers_in_info_are_averaged_over_steps_and_episodes():
+    env = Informed(length=4)
+    scores = tfdpg.evaluate(Fixed(env), env, episodes=2)
+    info = {name: value for name, value in scores.items() if name.startswith("info_")}
+    assert info == {"info_cost": 2.5, "info_goals": 7, "info_hot": 0.5}
+    assert (scores["success_rate"], scores["terminated"], scores["truncated"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_numbers_in_info_are_those_of_each_sub_environment(mode):
+    make = [lambda length=length: Informed(length, "truncated") for length in (2, 4)]
+    env = SyncVectorEnv(make, autoreset_mode=mode)
+    scores = tfdpg.evaluate(Fixed(env), env, episodes=4)
+    assert scores["info_cost"] == (1.5 + 2.5) / 2 and scores["info_hot"] == 0.25
+    assert scores["info_goals"] == 6 and scores["success_rate"] == 0.5 and scores["truncated"] == 1
+
+
 def test_counts_by_hand():
     env = Counter(length=4)
     scores = tfdpg.evaluate(Fixed(env), env, episodes=3)
-    assert scores == {"return": 10, "return_std": 0, "return_min": 10, "return_max": 10, "episode_length": 4}
+    returns = {"return": 10, "return_std": 0, "return_min": 10, "return_max": 10}
+    assert scores == {**returns, "episode_length": 4, "terminated": 1, "truncated": 0}
     assert env.episode == 2  # three episodes, and no reset more
     assert tfdpg.evaluate(Fixed(env), env, episodes=2, max_ep_len=2)["return"] == 3
 

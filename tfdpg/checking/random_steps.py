@@ -13,7 +13,7 @@ import numpy as np
 
 from tfdpg.checking.observations import NOT_FINITE, Observations
 from tfdpg.checking.report import Fact, number
-from tfdpg.findings import Finding, step_limit
+from tfdpg.findings import Finding, early_end, step_limit
 
 STEPS = 1000
 """The least number of steps, unless it is given or the time is over."""
@@ -47,7 +47,7 @@ class _Seen:
     rewards: list[float] = dataclasses.field(default_factory=list)
     seconds: list[float] = dataclasses.field(default_factory=list)
     lengths: list[int] = dataclasses.field(default_factory=list)
-    terminations: int = 0
+    terminated: list[bool] = dataclasses.field(default_factory=list)
     has_mistaken_limit: bool = False
     numpy_warning: str = ""
     error: BaseException | None = None
@@ -83,7 +83,10 @@ def take_random_steps(
     if seen.rewards:
         yield from _report_rewards(np.array(seen.rewards), seen.numpy_warning)
         if seen.lengths:
-            yield from _report_episodes(seen.lengths, seen.terminations, seen.has_mistaken_limit)
+            yield from _report_episodes(seen.lengths, sum(seen.terminated), seen.has_mistaken_limit)
+            episodes = np.split(np.array(seen.rewards), np.cumsum(seen.lengths))[: len(seen.lengths)]
+            if found := early_end(episodes, seen.terminated, limit):
+                yield found
         elif seen.error is None:
             yield from _report_no_end(len(seen.rewards), least, limit)
         num_envs = None if single_env is env else env.num_envs
@@ -122,7 +125,7 @@ def _step(
         observations.add(observation, len(seen.rewards))
         if terminated or truncated:
             seen.lengths.append(len(seen.rewards) - episode_start)
-            seen.terminations += bool(terminated)
+            seen.terminated.append(bool(terminated))
             seen.has_mistaken_limit |= bool(terminated and info.get("TimeLimit.truncated"))
             episode_start = len(seen.rewards)
             started = time.perf_counter()

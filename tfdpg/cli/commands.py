@@ -54,7 +54,7 @@ def evaluate(
     video_recording.check(render, video)
     import_tensorflow()
     from tfdpg.cli import runs
-    from tfdpg.training.evaluation import run_episodes, summarise
+    from tfdpg.training.evaluation import INFO, ends, run_episodes, summarise
 
     policy, environment, trusted = runs.load_policy(path, checkpoint, trusted)
     file = path / "run.json" if paths.is_run(path) else path
@@ -64,8 +64,10 @@ def evaluate(
             ended.append(episode)
             if not json:
                 success = "" if episode.success is None else f", {'solved' if episode.success else 'not solved'}"
+                end = "terminated" if episode.terminated else "truncated"
                 print(
-                    f"episode {len(ended)}: return {episode.episode_return:.3f}, length {episode.length}{success}",
+                    f"episode {len(ended)}: return {episode.episode_return:.3f}, length {episode.length}, "
+                    f"{end}{success}",
                     flush=True,
                 )
     scores = summarise(ended)
@@ -78,7 +80,10 @@ def evaluate(
         f"max {scores['return_max']:.3f}, min {scores['return_min']:.3f}; "
         f"length: mean {scores['episode_length']:.1f}"
         + (f"; success rate: {scores['success_rate']:.2f}" if "success_rate" in scores else "")
+        + f"; {ends(scores)}"
     )
+    if numbers := [f"{name.removeprefix(INFO)} {value:.4g}" for name, value in scores.items() if name.startswith(INFO)]:
+        print(f"means of info: {', '.join(numbers)}")
     if video is not None:
         print(f"wrote {video}")
 
@@ -138,7 +143,8 @@ def export(
     import_tensorflow()
     from tfdpg.cli import runs
 
-    print(f"exported {runs.export_policy(run, directory, checkpoint, trusted, options, episodes)}")
+    exported = runs.export_policy(run, directory, checkpoint, trusted, options, episodes)
+    print(f"exported {exported}\nthe policy {runs.describe_policy(run, checkpoint)}")
 
 
 def inspect_export(

@@ -57,6 +57,10 @@ class Run(Environment, group="run"):
     evaluate: bool = False
     """evaluate with --realtime, too, between two episodes of the one environment. Without it, the score of a policy is
     the mean return of the training episodes of an epoch."""
+    best_by: str = "return"
+    """what the best policy of a run is chosen by: return, success (the success rate), the name of a number in `info`,
+    or another log of an evaluation, such as terminated. The largest value is the best, and of `cost` the smallest;
+    min:NAME and max:NAME say which."""
     save_every: Count = 1
     """epochs between two checkpoints."""
     keep_checkpoints: Count = 2
@@ -66,6 +70,35 @@ class Run(Environment, group="run"):
     demonstrations: str | None = None
     """file or directory with the data set from which a share of each minibatch comes, in a form that
     `agent.fit_offline` takes."""
+
+
+def best_log(best_by: str, prefix: str) -> tuple[str, Literal["max", "min"]]:
+    """Return the name of the log that `best_by` means, and whether its largest or its smallest value is the best.
+
+    Args:
+        best_by: the option.
+        prefix: the beginning of the names of the logs: "val_" for evaluations, "" for training episodes.
+    """
+    direction, colon, name = best_by.rpartition(":")
+    if direction not in ("", "min", "max") or not name or (colon and not direction):
+        raise reject("best_by", "a name, min:NAME or max:NAME", best_by)
+    log = {"success": "success_rate"}.get(name, name)
+    if log not in EPISODE_LOGS:
+        log = f"info_{name}"
+    return f"{prefix}{log}", "min" if direction == "min" or (not direction and name == "cost") else "max"
+
+
+EPISODE_LOGS = (
+    "return",
+    "return_std",
+    "return_min",
+    "return_max",
+    "episode_length",
+    "terminated",
+    "truncated",
+    "success_rate",
+)
+"""The logs of episodes in any environment."""
 
 
 class EnvironmentArguments(Options, group="environment"):
@@ -128,6 +161,7 @@ class RunConfig(Run, group="run"):
                 raise ValueError(f"`options` has {objects[0]!r}, which is no flag")
             kind(**self.agent_options)
         FitOptions(**self.fit_options)
+        best_log(self.best_by, "")
         if self.evaluate and not self.fit_options.get("realtime"):
             raise ValueError("`--evaluate` needs --realtime. Other runs evaluate in an environment of their own.")
         Distribution(**(self.distributed or {}))

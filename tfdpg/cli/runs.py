@@ -36,7 +36,7 @@ from tfdpg.agents.classes import display_name, options_class
 from tfdpg.agents.options import ExportOptions
 from tfdpg.cli import ownership, run_lock
 from tfdpg.cli import run_paths as paths
-from tfdpg.cli.run_options import RunConfig, objects_of, read_run, resume_command, train_command
+from tfdpg.cli.run_options import RunConfig, best_log, objects_of, read_run, resume_command, train_command
 from tfdpg.distributed.options import DistributedFitOptions
 from tfdpg.distributed.plan import check, policy_for_workers, require_ray
 from tfdpg.environments import check_followed, check_trusted, is_real, make, make_envs
@@ -164,21 +164,22 @@ def _is_real(config: RunConfig, env: Any) -> bool:
 def _callbacks(
     directory: Path, config: RunConfig, env: Any, began: float, is_own: bool
 ) -> list[keras.callbacks.Callback]:
-    score = "return" if _is_real(config, env) and not config.evaluate else "val_return"
+    prefix = "" if _is_real(config, env) and not config.evaluate else "val_"
+    best, mode = best_log(config.best_by, prefix)
     checkpoint = _SignedCheckpoint if is_own else Checkpoint
     callbacks = [
         ProgressLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
         ScalarWriter(directory / "tensorboard", config.write_interval),
         StepFile(directory / TRAINED, began),
-        ExportBest(directory / "best", score),
+        ExportBest(directory / "best", best, mode=mode),
         *([LatenessLogger(directory / LATENESS, append=True)] if config.fit_options.get("realtime") else []),
         # The checkpoint is last. If the process is killed before it is saved, the resumed run removes or repeats what
         # the other callbacks wrote in this epoch.
         checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
     ]
     if config.target_return is not None:
-        callbacks.append(StopAtReturn(config.target_return, score))
+        callbacks.append(StopAtReturn(config.target_return, f"{prefix}return"))
     return callbacks
 
 
@@ -350,6 +351,19 @@ def _best_export(run: Path) -> Path:
     if not paths.is_model(run / "best"):
         raise FileNotFoundError(f"{run} has no best policy yet. The first evaluation writes one.")
     return export.latest_version(run / "best")
+
+
+def describe_policy(run: Path, checkpoint: str) -> str:
+    """Return the policy of a checkpoint in words, and for the best one its scores, and how its episodes ended."""
+    if checkpoint != "best":
+        return f"of the checkpoint {checkpoint}"
+    scores = export.metadata(_best_export(run)).get("scores") or {}
+    prefix = "val_" if "val_return" in scores else ""
+    names = "return", "success_rate", "episode_length", "terminated", "truncated"
+    shown = [f"{name.replace('_', ' ')} {scores[prefix + name]:.4g}" for name in names if prefix + name in scores]
+    info = f"{prefix}info_"
+    others = [f"{name.removeprefix(info)} {value:.4g}" for name, value in scores.items() if name.startswith(info)]
+    return f"with the best evaluation ({', '.join([*shown, *others])})"
 
 
 def load_checkpoint(run: Path, config: RunConfig, which: str, trusted: bool) -> Agent:

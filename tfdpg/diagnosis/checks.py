@@ -11,6 +11,7 @@ import numpy as np
 
 from tfdpg.diagnosis import statistics
 from tfdpg.diagnosis.evidence import Evidence, Replay, Trajectory
+from tfdpg.findings import early_end
 from tfdpg.training.network_inputs import NORMALIZER
 from tfdpg.training.training_warnings import pluralize
 
@@ -178,6 +179,17 @@ def time_limit(evidence: Evidence, replay: Replay) -> Found:
         "Return truncated=True in place of terminated=True at the limit (gymnasium.wrappers.TimeLimit does), and train "
         "a new agent, because the replay buffer keeps the wrong ends.",
     )
+
+
+@check("early end", "medium")
+def rewards_of_early_ends(evidence: Evidence) -> Found:
+    """Find rewards for which failing early returns more than going on."""
+    episodes = [*evidence.greedy, *evidence.exploring, *evidence.random]
+    found = early_end([each.reward for each in episodes], [each.terminated for each in episodes], None)
+    if found is None:
+        return None
+    what, _, proof = found.what.partition(". ")
+    return f"{what}.", proof, found.remedy
 
 
 @replay_check("observation scale", "high")

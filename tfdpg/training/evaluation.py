@@ -1,6 +1,6 @@
 """Evaluation: run episodes with a policy, and summarise their returns."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
@@ -58,6 +58,8 @@ class ResettablePolicy(Protocol):
         """Reset the state of all sub-environments."""
 
 
+INFO = "info_"
+"""The logs of numbers in `info` begin so."""
 AnyPolicy = PolicyLike | Callable[[Any], Any]
 """What can be evaluated: a policy, an agent, or a callable from an observation to an action."""
 
@@ -140,9 +142,11 @@ def evaluate(
             each episode, ordered by their ends.
 
     Returns:
-        `return` (the mean of the undiscounted returns), `return_std`, `return_min`, `return_max` and `episode_length`
-        (the mean number of steps). If the environment reports `info["is_success"]`, also `success_rate`, the fraction
-        of episodes in whose last step it is True.
+        `return` (the mean of the undiscounted returns), `return_std`, `return_min`, `return_max`, `episode_length` (the
+        mean number of steps), and `terminated` and `truncated`, the fractions of the episodes that ended so. If the
+        environment reports `info["is_success"]` or `info["success"]`, also `success_rate`, the fraction of episodes in
+        whose last step it is True. For each other number in `info`, such as `info["cost"]`, `info_cost`, the mean over
+        episodes of its mean over the steps that had it.
 
     Raises:
         ValueError: the spaces of `env` are not the policy's, a callable does not return actions, or the environment
@@ -266,10 +270,24 @@ def summarise(episodes: Sequence[Episode], goals: bool = False) -> dict[str, flo
     """
     successes = [episode.success for episode in episodes if episode.success is not None]
     rate = {"success_rate": float(np.mean(successes)) if successes else np.nan} if successes or goals else {}
-    names = "return", "return_std", "return_min", "return_max", "episode_length"
+    names = "return", "return_std", "return_min", "return_max", "episode_length", "terminated", "truncated"
     if not episodes:
         return dict.fromkeys(names, np.nan) | rate
     returns = np.array([episode.episode_return for episode in episodes])
-    lengths = [episode.length for episode in episodes]
-    values = returns.mean(), returns.std(), returns.min(), returns.max(), np.mean(lengths)
-    return dict(zip(names, map(float, values), strict=True)) | rate
+    ends = np.array([[episode.length, episode.terminated, episode.truncated] for episode in episodes])
+    values = returns.mean(), returns.std(), returns.min(), returns.max(), *ends.mean(axis=0)
+    return dict(zip(names, map(float, values), strict=True)) | rate | info_means(episodes)
+
+
+def ends(scores: Mapping[str, float]) -> str:
+    """Describe how the episodes of `summarise` ended, such as "terminated 20 %, truncated 80 %"."""
+    return f"terminated {scores['terminated']:.0%}, truncated {scores['truncated']:.0%}".replace("%", " %")
+
+
+def info_means(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return `info_<name>` for each number in `info`, the mean over the episodes that had it."""
+    values: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in episode.info.items():
+            values.setdefault(f"{INFO}{name}", []).append(value)
+    return {name: float(np.mean(each)) for name, each in sorted(values.items())}

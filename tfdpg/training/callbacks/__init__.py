@@ -12,13 +12,13 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
 
 from tfdpg import export, files
-from tfdpg.arguments import positive_int, warn
+from tfdpg.arguments import positive_int, reject, warn
 from tfdpg.components import Metric
 from tfdpg.training.callbacks.scalars import ScalarWriter
 from tfdpg.training.checkpoints import checkpoint
@@ -104,12 +104,14 @@ class ExportBest(AgentCallback):
 
     Args:
         directory: the model directory.
-        monitor: the name of the log to maximise. The default needs a `validation_env`.
+        monitor: the name of the log, such as "val_return", "val_success_rate" or "val_info_cost" (for `info["cost"]`).
+            The default needs a `validation_env`.
+        mode: "max" or "min", whether the largest or the smallest value is the best.
         keep: the number of newest versions to keep, at least 1, in addition to those with labels; None keeps all. Use
             at least 2 for servers that poll slowly, so that a version is not removed before it is loaded.
 
     Raises:
-        ValueError: `keep` is out of its range; or, at the end of an epoch, the log is missing.
+        ValueError: `keep` or `mode` is out of its range; or, at the end of an epoch, the log is missing.
 
     Example:
         ```python
@@ -118,19 +120,28 @@ class ExportBest(AgentCallback):
         ```
     """
 
-    def __init__(self, directory: str | Path, monitor: str = "val_return", keep: int | None = 1):
+    def __init__(
+        self,
+        directory: str | Path,
+        monitor: str = "val_return",
+        keep: int | None = 1,
+        mode: Literal["max", "min"] = "max",
+    ):
         super().__init__()
         files.check_kind("directory", directory, "directory")
         self.directory = Path(directory)
         self.monitor = monitor
         self.keep = None if keep is None else positive_int("keep", keep)
-        self.best = -np.inf
+        if mode not in ("max", "min"):
+            raise reject("mode", "'max' or 'min'", mode)
+        self.mode = mode
+        self.best = -np.inf if mode == "max" else np.inf
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Read the best score so far from the newest valid version."""
         for version in reversed(export.versions(self.directory)):
             try:
-                self.best = export.metadata(self.directory / str(version))["scores"].get(self.monitor, -np.inf)
+                self.best = export.metadata(self.directory / str(version))["scores"].get(self.monitor, self.best)
                 return
             except (OSError, LookupError, export.ExportError) as error:
                 warnings.warn(f"The best score so far is unknown: {error}", stacklevel=2)
@@ -142,7 +153,7 @@ class ExportBest(AgentCallback):
             ValueError: the monitored log is missing.
         """
         score = _monitored(self, logs)
-        if score > self.best:
+        if score > self.best if self.mode == "max" else score < self.best:
             self.best = score
             names = [self.monitor, *(name for name in logs or {} if name.startswith("val_"))]
             scores = {name: float((logs or {})[name]) for name in names}
@@ -204,7 +215,7 @@ class ProgressLogger(AgentCallback, keras.callbacks.CSVLogger):
     completed are removed, since they will be written again. `labels.json`, beside the file, has the metrics' labels.
     """
 
-    _other_columns: dict[str, float] | None = None
+    _missing: dict[str, float] | None = None  # NaN for each column
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Open the file."""
@@ -218,11 +229,11 @@ class ProgressLogger(AgentCallback, keras.callbacks.CSVLogger):
         super().on_train_begin(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Write a line; add missing columns before the first one."""
-        if self._other_columns is None:
-            self._other_columns = self._add_columns(logs or {})
+        """Write a line; first add the columns that the file lacks."""
+        if self._missing is None or not self._missing.keys() >= (logs or {}).keys():
+            self._missing = self._add_columns(logs or {})
         with files.writing(self.filename):
-            super().on_epoch_end(epoch, {**self._other_columns, **(logs or {})})
+            super().on_epoch_end(epoch, {**self._missing, **(logs or {})})
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Close the file."""
@@ -230,10 +241,10 @@ class ProgressLogger(AgentCallback, keras.callbacks.CSVLogger):
             super().on_train_end(logs)
 
     def _add_columns(self, logs: dict[str, Any]) -> dict[str, float]:
-        """Add missing columns to the file; return NaN for each of its columns that is not in the logs."""
+        """Add columns for the logs to the file; return NaN for each of its columns."""
         old, lines = self._read()
-        other_columns = dict.fromkeys(set(old) - {"epoch", *logs}, np.nan)
-        columns = ["epoch", *sorted({*logs, *other_columns})]
+        missing = dict.fromkeys({*old, *logs} - {"epoch"}, np.nan)
+        columns = ["epoch", *sorted(missing)]
         if lines and old != columns:
             self.csv_file.close()
             text = io.StringIO(newline="")
@@ -242,7 +253,9 @@ class ProgressLogger(AgentCallback, keras.callbacks.CSVLogger):
             writer.writerows(lines)
             files.write_text(Path(self.filename), text.getvalue())
             self.csv_file = open(self.filename, "a", newline="")
-        return other_columns
+            self.keys = self.writer = None  # of the former columns
+            self.append_header = False
+        return missing
 
     def _read(self) -> tuple[list[str], list[dict[str, str]]]:
         """Return the columns and the lines of the file."""

@@ -1,5 +1,6 @@
 """Preparation of Keras callbacks for an agent: which are supported, and whether they maximise or minimise a log."""
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from tfdpg.components import Metric
 from tfdpg.training.callbacks import ExportBest, StepFile, StopAtReturn, not_logged
 from tfdpg.training.callbacks.progress import ProgressBar
 from tfdpg.training.callbacks.scalars import ScalarWriter
+from tfdpg.training.evaluation import INFO
 
 MODE_CALLBACKS = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, keras.callbacks.ReduceLROnPlateau)
 """Keras callbacks that monitor a log and have a `mode`."""
@@ -44,11 +46,15 @@ def prepare(
             if not callback.filepath.endswith(".weights.h5"):
                 raise reject("filepath", "a path that ends in .weights.h5, or in .keras", callback.filepath)
             callback.save_weights_only = True
-        if _monitors(callback) and callback.monitor not in logs and not extended:
+        if _monitors(callback) and not (callback.monitor in logs or OF_ENVIRONMENT.match(callback.monitor) or extended):
             raise not_logged(callback, logs)
         if isinstance(callback, MODE_CALLBACKS) and callback.mode == "auto":
             callback.mode = _direction(callback, minimized)
         extended |= _may_log(callback)
+
+
+OF_ENVIRONMENT = re.compile("(val_)?(success_rate$|info_)")
+"""The names of logs that depend on what the environment has in `info`."""
 
 
 class BatchCallbacks:
@@ -129,9 +135,9 @@ def _monitors(callback: Any) -> bool:
 def _direction(callback: Any, minimized: Collection[str]) -> str:
     """Return the `mode` for the log that a callback monitors."""
     name = callback.monitor.removeprefix("val_")
-    if "return" in name and not name.endswith("_std"):
+    if name == "success_rate" or ("return" in name and not name.endswith("_std")):
         return "max"
-    if name in minimized:
+    if name in minimized or name == f"{INFO}cost":
         return "min"
     raise reject("mode", f"'min' or 'max' for {type(callback).__name__} on {callback.monitor!r}", callback.mode)
 

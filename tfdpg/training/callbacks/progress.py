@@ -17,8 +17,8 @@ from tfdpg.training.trained_agent import AgentCallback, TrainedAgent
 
 COUNTS = ("env_steps", "updates")
 """Logs that are counts, not means; they are printed as integers."""
-UNUSUAL = ("late_steps", "held_steps", "interventions")
-"""Logs of real-time training that are printed if they are not 0."""
+UNUSUAL = ("terminated", "val_terminated", "late_steps", "held_steps", "interventions")
+"""Logs that are printed if they are not 0."""
 WANTED, MADE = "updates_per_step_wanted", "updates_per_step"
 """Logs of real-time training that are printed together."""
 

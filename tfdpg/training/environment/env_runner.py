@@ -21,6 +21,7 @@ from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
 from tfdpg.training.environment.env_watch import CLOCK, EnvWatch
 from tfdpg.training.environment.held_values import ATTEMPTS, HeldValues
+from tfdpg.training.environment.info_numbers import InfoNumbers
 from tfdpg.training.environment.step_parsing import (
     API,
     batched,
@@ -38,8 +39,8 @@ LONG_EPISODE = 10_000
 """An episode that has lasted so many steps is reported, unless a step limit will end it."""
 _endless: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 """The environments that were reported, by their `id`."""
-SUCCESS = "is_success"
-"""The entry of `info` that says whether a task is solved, as in gymnasium-robotics and Stable-Baselines3."""
+SUCCESS = "is_success", "success"
+"""The entries of `info` that say whether a task is solved: of gymnasium-robotics and Stable-Baselines3, and others."""
 TRAINING, EVALUATION = 0, 1
 """The streams of reset seeds. They differ, so that evaluation does not repeat the training episodes."""
 
@@ -86,8 +87,9 @@ class Episode(NamedTuple):
         length: the number of environment steps.
         terminated: whether it ended in a terminal state.
         truncated: whether it was truncated; both may be True.
-        success: whether the task was solved in its last step, as the environment reports in `info["is_success"]`; None
-            if it does not report it.
+        success: whether the task was solved in its last step, as the environment reports in `info["is_success"]` or
+            `info["success"]`; None if it does not report it.
+        info: the numbers in `info`, each a mean over the steps that had it.
     """
 
     env_index: int
@@ -96,6 +98,7 @@ class Episode(NamedTuple):
     terminated: bool
     truncated: bool
     success: bool | None = None
+    info: dict[str, float] = {}
 
 
 class OpenReturns:
@@ -203,6 +206,7 @@ class EnvRunner:
         self._max_ep_len = max_ep_len
         self._longest = LONG_EPISODE if max_ep_len is None else max_ep_len
         self._open = OpenReturns(self.num_envs)
+        self._numbers = InfoNumbers(self.num_envs, self._is_vector)
         self._watch = watch
         self._called_at = CLOCK.now  # after the last own call
         self._held = None if hold_steps is None else HeldValues(spec, self.num_envs, hold_steps)
@@ -230,6 +234,7 @@ class EnvRunner:
             ValueError: the environment's `reset` does not follow Gymnasium's API.
         """
         self._open = OpenReturns(self.num_envs)
+        self._numbers.forget(slice(None))
         seeds = [(seed or self._reset_seed)(env_index) for env_index in range(self.num_envs)]
         return self._reset(seed=seeds if self._is_vector else seeds[0])
 
@@ -305,8 +310,8 @@ class EnvRunner:
         by_operator = self._by_operator(info)
         step = Step(reward, observation, terminated, truncated, final, self._executed(action, info), by_operator)
         self.interventions += 0 if by_operator is None else np.count_nonzero(by_operator)
-        any_ended = terminated.any() or truncated.any()
-        return step, self._finished_episodes(terminated, truncated, info) if any_ended else []
+        self._numbers.add(info, ended := terminated | truncated)
+        return step, self._finished_episodes(terminated, truncated, info) if ended.any() else []
 
     def _by_operator(self, info: dict[str, Any]) -> np.ndarray | None:
         """Return where an operator made the step according to `info`, bool `[num_envs]`; None if it does not say."""
@@ -366,17 +371,28 @@ class EnvRunner:
     def _finished_episodes(self, terminated: np.ndarray, truncated: np.ndarray, info: dict[str, Any]) -> list[Episode]:
         """Return the episodes that ended, and reset their counts."""
         ended = terminated | truncated
-        episodes = self._open.episodes(ended, terminated, truncated)
-        self._open.forget(np.flatnonzero(ended))
-        return [episode._replace(success=self._success(info, episode.env_index)) for episode in episodes]
+        episodes = [
+            episode._replace(
+                success=self._success(info, episode.env_index), info=self._numbers.means(episode.env_index)
+            )
+            for episode in self._open.episodes(ended, terminated, truncated)
+        ]
+        self._forget(np.flatnonzero(ended))
+        return episodes
+
+    def _forget(self, env_indices: np.ndarray) -> None:
+        """Begin to count new episodes in some sub-environments."""
+        self._open.forget(env_indices)
+        self._numbers.forget(env_indices)
 
     def _success(self, info: dict[str, Any], env_index: int) -> bool | None:
         """Return whether a sub-environment reports success in the step that ended its episode; None if it does not."""
         if not self._is_vector:
-            return bool(info[SUCCESS]) if SUCCESS in info else None
+            return next((bool(info[name]) for name in SUCCESS if name in info), None)
         for infos in (info.get("final_info", {}), info):  # in SAME_STEP mode, `info` is that of the reset
-            if SUCCESS in infos and infos.get(f"_{SUCCESS}", np.ones(self.num_envs, bool))[env_index]:
-                return bool(infos[SUCCESS][env_index])
+            for name in SUCCESS:
+                if name in infos and infos.get(f"_{name}", np.ones(self.num_envs, bool))[env_index]:
+                    return bool(infos[name][env_index])
         return None
 
     def _check_interruption(self, has_stepped: bool) -> None:
@@ -393,7 +409,7 @@ class EnvRunner:
 
     def restart(self, chosen: np.ndarray, seed: ResetSeed | None = None) -> Any:
         """Begin new episodes in the sub-environments of a mask, at least one; return the next observations of all."""
-        self._open.forget(np.flatnonzero(chosen))
+        self._forget(np.flatnonzero(chosen))
         seed = seed or self._reset_seed
         seeds = [seed(env_index) if chosen[env_index] else None for env_index in range(self.num_envs)]
         if self._is_vector:
