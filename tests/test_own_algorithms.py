@@ -150,7 +150,8 @@ def test_metrics_may_have_any_names(tmp_path, capsys):
     np.testing.assert_allclose(history["loss"], np.add(history["cost"], history["actor_cost"]))
     assert "first_value_std" in history and "second_value_max" in history and "surprise_std" not in history
     shown = re.findall(r" · ([a-z]\w+)", capsys.readouterr().out.splitlines()[1])
-    assert shown == ["env_steps", "return", "episode_length", "cost", "actor_cost", "first_value", "val_return"]
+    returns = ["return", "episode_length", "terminated"]
+    assert shown == ["env_steps", *returns, "cost", "actor_cost", "first_value", "val_return", "val_terminated"]
     assert (
         agent.data.minibatch_builder.sampler.sample(agent.updates, 1)[1].min() < 1
     )  # importance weights of the TD errors

@@ -13,7 +13,7 @@ from tests.environments import Counter
 LOGS = {
     *("return", "return_std", "return_min", "return_max", "episode_length", "loss", "loss_q", "loss_pi", "q1", "q2"),
     *("env_steps", "steps_per_second", "q1_std", "q1_min", "q1_max", "q2_std", "q2_min", "q2_max"),
-    *("td_error", "actions_at_bounds"),
+    *("td_error", "actions_at_bounds", "terminated", "truncated"),
 }
 
 
@@ -112,7 +112,7 @@ def test_logs_of_each_epoch_are_complete():
         env, epochs=2, steps_per_epoch=210, validation_env=gym.make("Pendulum-v1"), validation_episodes=2, verbose=0
     )
     assert isinstance(history, keras.callbacks.History)
-    returns = ("return", "return_std", "return_min", "return_max", "episode_length")
+    returns = ("return", "return_std", "return_min", "return_max", "episode_length", "terminated", "truncated")
     assert set(history.history) == LOGS | {f"val_{name}" for name in returns}
     assert all(len(values) == 2 and np.isfinite(values).all() for values in history.history.values())
     assert history.history["env_steps"] == [210, 420]

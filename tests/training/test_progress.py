@@ -19,7 +19,7 @@ from tests.environments import Counter
 from tfdpg.agents.declarations import metrics
 from tfdpg.training.callbacks.progress import ProgressBar, format_duration, format_number, resolve
 
-MEANS = ("return", "episode_length", "loss_q", "loss_pi", "q1")
+MEANS = ("return", "episode_length", "terminated", "loss_q", "loss_pi", "q1")
 SHORT = {"epochs": 2, "steps_per_epoch": 20}
 
 

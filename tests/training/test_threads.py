@@ -71,10 +71,10 @@ print(policy() == os.SCHED_RR, os.sched_getparam(0).sched_priority)
 """) == ["True", "True", "7", "True", "7"]
 
 
-def test_a_thread_follows_another_one_to_its_core_while_that_one_sleeps():
+def test_a_thread_follows_another_one_to_its_core_while_that_one_sleeps(tmp_path):
     cores = sorted(os.sched_getaffinity(0))
     assert run(f"""
-import time
+import pathlib, time
 follower = runpy.run_path({str(FILE)!r})["Follower"](threading.get_native_id())
 
 def learn():
@@ -85,16 +85,17 @@ def learn():
     follow()
     time.sleep(1.05)
     follow()
-    is_busy.set()
+    name, *numbers = follower._file.read_text().rpartition(") ")
+    numbers = numbers[1].split()
+    numbers[11] = str(int(numbers[11]) + 10 * os.sysconf("SC_CLK_TCK"))  # as if it had computed since then
+    follower._file = pathlib.Path({str(tmp_path / "stat")!r})
+    follower._file.write_text(name + ") " + " ".join(numbers))
     time.sleep(1.05)
     follow()
 
-is_busy = threading.Event()
 os.sched_setaffinity(0, [{cores[-1]}])
 thread = threading.Thread(target=learn)
 thread.start()
 os.sched_setaffinity(thread.native_id, {cores})
-is_busy.wait()
-while thread.is_alive():
-    pass
+thread.join()
 """) == [str(core) for core in (*cores, cores[-1], *cores)]

@@ -17,7 +17,9 @@ from tfdpg.training.trained_agent import AgentCallback, TrainedAgent
 
 COUNTS = ("env_steps", "updates")
 """Logs that are counts, not means; they are printed as integers."""
-UNUSUAL = ("terminated", "val_terminated", "late_steps", "held_steps", "interventions")
+OF_MACHINES = ("late_steps", "held_steps", "interventions")
+"""Logs of real-time training that are printed."""
+UNUSUAL = ("terminated", "val_terminated", *OF_MACHINES)
 """Logs that are printed if they are not 0."""
 WANTED, MADE = "updates_per_step_wanted", "updates_per_step"
 """Logs of real-time training that are printed together."""
@@ -35,7 +37,8 @@ ASCII = str.maketrans("━─·−", "=.--")
 def printed_logs(agent: TrainedAgent) -> list[str]:
     """Return the names of the logs that are printed; `History` and `CSVLogger` have all of them."""
     shown = [metric.name for metric in agent.metrics if metric.shown]
-    return [*COUNTS, "return", "episode_length", *shown, "val_return", "val_success_rate", *UNUSUAL]
+    of_training = [*COUNTS, "return", "episode_length", "terminated", *shown]
+    return [*of_training, "val_return", "val_success_rate", "val_terminated", *OF_MACHINES]
 
 
 class ProgressBar(AgentCallback):
