@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -161,6 +162,16 @@ def is_real(env: Any) -> bool:
     return bool(getattr(env.unwrapped, "is_real", False))
 
 
+_closed: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+
+
+def close(env: Any) -> None:
+    """Close an environment, unless this function has closed it before: a machine is switched off once."""
+    if _closed.get(id(env)) is not env:
+        _closed[id(env)] = env
+        env.close()
+
+
 def check_simulated(flag: str, env_id: str, kwargs: Mapping[str, Any]) -> None:
     """Raise `ValueError` if an environment cannot be made, or if a flag needs several instances of a real machine."""
     with contextlib.closing(make(env_id, **kwargs)) as env:
@@ -174,6 +185,7 @@ def check_simulated(flag: str, env_id: str, kwargs: Mapping[str, Any]) -> None:
 def opened(env: Any) -> Iterator[Any]:
     """Yield an environment. An id is made into an environment, which is closed at the end."""
     if not isinstance(env, str):
+        _closed.pop(id(env), None)  # it is used again
         yield env
         return
     with contextlib.closing(make(env)) as made:

@@ -105,7 +105,8 @@ def test_after_an_exception_of_the_environment_the_steps_before_it_are_saved(tmp
     callbacks = [Fails(), tfdpg.callbacks.Checkpoint(tmp_path), ends]
     with pytest.raises(KeyError, match="a sensor is gone") as raised:
         fit_briefly(agent, env, epochs=3, steps_per_epoch=20, callbacks=callbacks)
-    assert raised.value.__notes__ == ["Fails: the disk is full"]
+    place, fault = raised.value.__notes__
+    assert place.startswith("The environment raised KeyError (") and fault == "Fails: the disk is full"
     assert str(raised.value.__context__) == "the bus is silent" and not raised.value.__suppress_context__
     assert ends.seen == 1 and tfdpg.load_agent(tmp_path / "33").env_steps == 33
 

@@ -387,9 +387,35 @@ def test_an_error_of_the_machine_ends_training_with_a_checkpoint(tmp_path):
             return super().step(action)
 
     agent = tfdpg.TD3(Plant(), **SMALL)
-    with pytest.raises(OSError, match="the cable is loose"):
-        agent.fit(Broken(), **RUN, callbacks=[tfdpg.callbacks.Checkpoint(tmp_path)])
+    with pytest.raises(OSError, match="the cable is loose") as raised:
+        agent.fit(Broken(), **RUN, callbacks=[tfdpg.callbacks.Checkpoint(tmp_path)], safe_action=[0.0])
     assert tfdpg.load_agent(tmp_path / "70").env_steps == 70
+    place, stop = raised.value.__notes__
+    assert place.startswith("The environment raised OSError (") and place.endswith(").") and __file__ in place
+    assert stop == "The safe action could not be sent: OSError: the cable is loose"
+
+
+def test_what_takes_longer_the_first_time_is_done_before_the_first_step(tmp_path, monkeypatch):
+    taken = []
+    export = tfdpg.TD3.export
+    monkeypatch.setattr(tfdpg.TD3, "export", lambda agent, *a, **k: taken.append(plant.total) or export(agent, *a, **k))
+    plant = Plant()
+    best = tfdpg.callbacks.ExportBest(tmp_path / "best", monitor="return")
+    tfdpg.TD3(Plant(), **SMALL).fit(plant, **RUN | {"epochs": 1}, callbacks=[best])
+    assert taken[0] == 0 < taken[1] and len(taken) == 2
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["1"]
+
+
+def test_a_training_that_never_began_leaves_no_checkpoint(tmp_path):
+    class Dead(Plant):
+        def reset(self, **arguments):
+            raise OSError("no answer")
+
+    agent = tfdpg.TD3(Plant(), **SMALL)
+    with pytest.raises(OSError, match="no answer"):
+        agent.fit(Dead(), **RUN, callbacks=[tfdpg.callbacks.Checkpoint(tmp_path / "checkpoints")])
+    assert not (tmp_path / "checkpoints").exists()
+    agent.fit(Plant(), **RUN, callbacks=[tfdpg.callbacks.Checkpoint(tmp_path / "checkpoints")])
 
 
 def test_a_checkpoint_is_consistent_and_a_resumed_run_repeats_no_action(tmp_path):
@@ -454,6 +480,35 @@ def test_the_machine_itself_is_evaluated_between_two_episodes(capsys):
         agent.fit(plant, validation_env=plant)
 
 
+def test_a_real_machine_has_no_second_instance_and_is_not_trained_in_ordinary_mode_without_a_word():
+    agent = tfdpg.DDPG(Machine(), **SMALL)
+    with pytest.raises(ValueError, match="`validation_env` must not be a second instance of a real machine"):
+        agent.fit(Machine(), **RUN, validation_env=Machine())
+    with pytest.warns(UserWarning, match="real machine .* stands still during each update. Pass realtime=True"):
+        agent.fit(Machine(), epochs=1, steps_per_epoch=30, verbose=0)
+
+
+def test_the_command_line_closes_a_machine_once(tmp_path, monkeypatch, capsys):
+    closed = []
+    monkeypatch.setattr(Machine, "close", lambda machine: closed.append(machine), raising=False)
+    step = Machine.step
+    monkeypatch.setattr(Machine, "step", lambda machine, action: step(machine, action if machine.total < 40 else 1 / 0))
+    words = [
+        "--env",
+        "tests.environments:tfdpg-test/Machine-v0",
+        *TINY,
+        *QUIET,
+        "--steps-per-epoch",
+        "25",
+        "--realtime",
+    ]
+    assert cli.main(["train", "ddpg", *words, "--epochs", "2", "--run-dir", str(tmp_path)]) == 1
+    assert "Resume with: tfdpg train --resume" in capsys.readouterr().err
+    assert len(closed) == 1
+    assert cli.main(["train", "ddpg", *words, "--safe-action", "9", "--run-dir", str(tmp_path / "other")]) == 1
+    assert len(closed) == 2
+
+
 class Gaps(Plant):
     """Sensors that fail in some steps."""
 
@@ -477,6 +532,9 @@ def test_missing_values_are_held_and_then_the_episode_is_truncated():
     np.testing.assert_array_equal(observation[10], observation[9])
     assert (observation[9] != observation[8]).any()
     assert plant.resets == [0, 32] and history["episode_length"] == [32]
+    plant.gaps = {plant.total + 10}
+    with pytest.warns(UserWarning, match="was not finite, so the episode was truncated. With `hold_steps`"):
+        agent.fit(plant, **RUN | {"epochs": 1})
 
 
 @pytest.mark.slow
@@ -526,6 +584,7 @@ def test_the_machine_waits_for_learning_with_max_lag():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The environment is a real machine")
 @pytest.mark.parametrize("flags", [[], ["--realtime"]])
 def test_tfdpg_train_makes_one_machine_and_repeats_no_action_of_it(tmp_path, capsys, monkeypatch, flags):
     monkeypatch.setattr(Machine, "instances", 0)

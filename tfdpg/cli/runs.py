@@ -39,7 +39,7 @@ from tfdpg.cli import run_paths as paths
 from tfdpg.cli.run_options import RunConfig, best_log, objects_of, read_run, resume_command, train_command
 from tfdpg.distributed.options import DistributedFitOptions
 from tfdpg.distributed.plan import check, policy_for_workers, require_ray
-from tfdpg.environments import check_followed, check_trusted, is_real, make, make_envs
+from tfdpg.environments import check_followed, check_trusted, close, is_real, make, make_envs
 from tfdpg.files import CHECKPOINT, CheckpointError
 from tfdpg.imports import call_for, import_user_module, shadowed, user_directories, user_modules
 from tfdpg.options import Structural
@@ -85,10 +85,14 @@ def start(directory: Path, config: RunConfig, began: float, overwrite: bool = Fa
     if config.demonstrations is not None and not Path(config.demonstrations).exists():
         raise FileNotFoundError(f"`--demonstrations` must be a file or a directory. Received: {config.demonstrations}")
     env = _make_env(config)
-    agent = _new_agent(config, env)
-    _check_distributed(config, agent, env)
-    check_safe_action(agent.spec, config.fit_options.get("safe_action"))
-    callbacks = _callbacks(directory, config, env, began, is_own=True)
+    try:
+        agent = _new_agent(config, env)
+        _check_distributed(config, agent, env)
+        check_safe_action(agent.spec, config.fit_options.get("safe_action"))
+        callbacks = _callbacks(directory, config, env, began, is_own=True)
+    except BaseException:
+        close(env)
+        raise
     files.make_directory(directory.parent)
     if overwrite and paths.is_run(directory):
         with run_lock.held(directory):
@@ -191,6 +195,7 @@ def _train(
     validation_env: Any = env if config.evaluate else None if _is_real(config, env) else make_env()
     options: dict[str, Any] = {"validation_env": validation_env, "callbacks": callbacks, **config.fit_options}
     budget = 60 * (config.options.get("minutes") or math.inf)
+    first = agent.env_steps
     if budget < math.inf:
         left = budget - (time.monotonic() - began)
         options["minutes"] = max(left, 0.001) / 60
@@ -206,11 +211,17 @@ def _train(
     except (KeyboardInterrupt, SystemExit) as end:
         end.add_note(f"Resume with: {resume_command(directory, config)}")
         raise
+    except (FloatingPointError, ValueError):  # resuming without a change would end in the same way
+        raise
+    except Exception as error:
+        if agent.env_steps > first and export.versions(directory / "checkpoints"):
+            error.add_note(f"Resume with: {resume_command(directory, config)}")
+        raise
     finally:
         others = () if validation_env is None or validation_env is env else (validation_env,)
         for each in (env, *others):
             with contextlib.suppress(OSError, EOFError):  # the processes of the sub-environments have ended
-                each.close()
+                close(each)
 
 
 def _export(agent: Agent, directory: Path) -> None:

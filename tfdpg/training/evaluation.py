@@ -185,7 +185,7 @@ def run_episodes(
     It returns before the next step if `is_stopped` is True. For `hold_steps`, see `EnvRunner`.
     """
     positive_int("episodes", episodes)
-    policy, memory = _prepare_policy(policy, env)
+    policy, memory = prepare_policy(policy, env)
     spec = policy.spec
     spec.check(env)
     episodes_begun = {}
@@ -219,7 +219,7 @@ def run_episodes(
                 observation = checked_reset(runner.reset_ended(step)) if ended else step.next_observation
 
 
-def _prepare_policy(given: Any, env: Any) -> tuple[PolicyLike, StatefulPolicy | None]:
+def prepare_policy(given: Any, env: Any) -> tuple[PolicyLike, StatefulPolicy | None]:
     """Return a policy for an environment, after a reset, and the same object again if it has state."""
     if not callable(given):
         raise reject("policy", "a policy, an agent, or a callable from observations to actions", given)

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, cast
 import keras
 from gymnasium.vector import VectorEnv
 
-from tfdpg.environments import opened
+from tfdpg.arguments import warn
+from tfdpg.environments import is_real, opened
 from tfdpg.findings import warn_of_normalizers
 from tfdpg.spec import Spec
 from tfdpg.training.callbacks.monitors import as_callback_list, prepare
@@ -62,6 +63,11 @@ def fit(agent: TrainedAgent, env: Any, options: FitOptions) -> keras.callbacks.H
         logs = [*step_logs(agent.spec), *(LOGS if options.realtime else ())]
         training = TrainingRun(agent, options, options.epoch_limit, logs)
         training.training_warnings.plan(options, runner)
+        if runner.is_real and not options.realtime:
+            warn(
+                "The environment is a real machine (`is_real`), and it stands still during each update. Pass "
+                "realtime=True (--realtime), with which its control loop does not wait for learning."
+            )
         with deferred_signals() as interrupted:
             kind = RealTimeLoop if options.realtime else StepLoop
             loop = kind(agent, runner, watch, training, interrupted, options)
@@ -125,6 +131,11 @@ def check_environments(agent: TrainedAgent, validation_env: Any, env: Any = None
     for name, each in environments.items():
         agent.spec.check(each, name)
         warn_of_normalizers(each, name)
+    if len(environments) == 2 and is_real(env) and is_real(validation_env):
+        raise ValueError(
+            "`validation_env` must not be a second instance of a real machine (`is_real`). Pass `env` itself, with "
+            "realtime=True: it is evaluated between two episodes."
+        )
     if len(environments) == 2 and validation_env.unwrapped is env.unwrapped:
         raise ValueError(
             "`validation_env` must be another environment than `env`: evaluating would reset it. Only with "

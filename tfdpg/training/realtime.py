@@ -1,6 +1,7 @@
 """Training on a real machine: the control loop in the main thread, and learning in another one."""
 
 import contextlib
+import functools
 import math
 import threading
 import time
@@ -11,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from tfdpg.arguments import reject
+from tfdpg.environments import close
 from tfdpg.spec import Spec
 from tfdpg.training.environment.env_runner import Episode, Interrupted, Step
 from tfdpg.training.evaluation import run_episodes, summarise
@@ -18,6 +20,7 @@ from tfdpg.training.lateness import Lateness
 from tfdpg.training.learning.updates import SHARED_CHUNK
 from tfdpg.training.step_loop import StepLoop
 from tfdpg.training.threads import Follower, freeze_objects, lower_priority, real_time_priority, short_switch_interval
+from tfdpg.training.trained_agent import AgentCallback
 
 LARGEST_LAG = 1000
 """The most updates that are made later, if learning is slower than its schedule; further ones are not made. Updates
@@ -85,7 +88,7 @@ class RealTimeLoop(StepLoop):
         self._is_due = False  # whether an update phase is due, which may have no updates
         self._follower: Follower | None = None  # of the control loop's thread, if this has real-time priority
         self._wanted = self._made = 0  # updates of this training run
-        self._last_counts = self._counts()  # at the end of the last epoch
+        self._last_counts = self._counts(self._agent.env_steps)  # at the end of the last epoch
 
     def run(self) -> None:
         """Step the environment until training ends, and raise what ended it early."""
@@ -239,13 +242,13 @@ class RealTimeLoop(StepLoop):
 
     def _park(self) -> None:
         """Send the safe action; close the environment after an error or a signal, also one of the learner's thread."""
-        self._try(self._send_safe_action)
+        self._try(self._send_safe_action, "The safe action could not be sent")
         self._has_halted.set()
         self._has_news.set()
         if not self._is_early:
             self._is_ending.wait()
         if self._is_early:
-            self._try(self._runner.env.close)
+            self._try(functools.partial(close, self._runner.env), "The environment could not be closed")
         self._is_parked.set()
 
     def _send_safe_action(self) -> None:
@@ -260,15 +263,17 @@ class RealTimeLoop(StepLoop):
         failed = self._failure is not None or self._error is not None or self._has_failed
         return failed or self._interrupted.is_set()
 
-    def _try(self, call: Callable[[], Any]) -> None:
+    def _try(self, call: Callable[[], Any], what: str) -> None:
         """Call a function that stops the environment. Its error ends training, or is a note of the error that does."""
         try:
             call()
         except Exception as error:
+            message = f"{what}: {type(error).__name__}: {error}"
             if self._failure is None:
                 self._failure = error
+                error.add_note(message)
             else:
-                self._failure.add_note(f"The environment could not be stopped: {error}")
+                self._failure.add_note(message)
 
     def _learn(self) -> None:
         """Train in all epochs, in the learner's thread."""
@@ -297,6 +302,9 @@ class RealTimeLoop(StepLoop):
             total = schedule.total_steps
             rows = math.inf if total is None else 2 * (total - schedule.env_steps) + self._runner.num_envs
             self._agent.replay.touch(rows)
+            for callback in self._training.callbacks.callbacks:
+                if isinstance(callback, AgentCallback):
+                    callback.rehearse()
             freeze_objects()
             self._is_ready.set()
         begins_late = schedule.env_steps >= first + self._options.steps_per_epoch
@@ -306,16 +314,16 @@ class RealTimeLoop(StepLoop):
         """Make the updates of an epoch; return its logs."""
         logs = super().epoch(epoch)
         self._training.next_first = self._agent.learner.epoch_metrics.first_step + self._options.steps_per_epoch
-        before, self._last_counts = self._last_counts, self._counts()
+        before, self._last_counts = self._last_counts, self._counts(int(logs["env_steps"]))
         taken, wanted, made, held, by_operator = np.subtract(self._last_counts, before)
         steps = max(1, taken)
         values = wanted / steps, made / steps, *self._lateness.end_epoch(), held, by_operator / steps
         return logs | dict(zip(LOGS, map(float, values), strict=True))
 
-    def _counts(self) -> list[Any]:
-        """Return the numbers of steps, updates that were due, and so on, so far."""
+    def _counts(self, steps: int) -> list[Any]:
+        """Return the numbers of steps (as given: more may be taken now), updates that were due, and so on, so far."""
         runner = self._runner
-        return [self._agent.env_steps, self._wanted, self._made, runner.held_steps, runner.interventions]
+        return [steps, self._wanted, self._made, runner.held_steps, runner.interventions]
 
     def _first_step(self) -> int:
         """The number of environment steps before this epoch: some of its steps are taken while the last one ends."""

@@ -82,3 +82,6 @@ class AgentCallback(keras.callbacks.Callback):
     def agent(self) -> TrainedAgent:
         """The agent, which is Keras' `model`."""
         return cast(TrainedAgent, self.model)
+
+    def rehearse(self) -> None:
+        """Do what takes longer at the first time, and discard it; called before the first step on a real machine."""

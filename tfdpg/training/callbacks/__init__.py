@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Sequence
@@ -75,8 +76,9 @@ class Checkpoint(AgentCallback):
             self._save()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Save the agent, unless it has not changed since the last checkpoint."""
-        self._save()
+        """Save the agent, unless it has not changed since the last checkpoint, or training has not begun."""
+        if (self.agent.env_steps, self.agent.updates) != (0, 0):
+            self._save()
 
     def _save(self) -> None:
         self.agent.learner.synchronize()
@@ -136,6 +138,11 @@ class ExportBest(AgentCallback):
             raise reject("mode", "'max' or 'min'", mode)
         self.mode = mode
         self.best = -np.inf if mode == "max" else np.inf
+
+    def rehearse(self) -> None:
+        """Export into a temporary directory: TensorFlow's first export holds up other threads for about 50 ms."""
+        with tempfile.TemporaryDirectory() as scratch:
+            self.agent.export(scratch)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Read the best score so far from the newest valid version."""

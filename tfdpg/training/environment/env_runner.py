@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from tfdpg.arguments import warn
 from tfdpg.compat.gymnasium import awaits_replies
-from tfdpg.environments import is_real
+from tfdpg.environments import is_real, place_of
 from tfdpg.findings import malformed_reset, step_limit
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
@@ -210,6 +210,8 @@ class EnvRunner:
         self._watch = watch
         self._called_at = CLOCK.now  # after the last own call
         self._held = None if hold_steps is None else HeldValues(spec, self.num_envs, hold_steps)
+        self._hold_steps = hold_steps
+        self._has_reported = False
         self.interventions = 0
         self.is_endless = False
 
@@ -299,6 +301,7 @@ class EnvRunner:
             truncated = np.array([truncated])
         if self._held is not None:
             observation, reward, lost = self._held.fill(observation, reward)
+            self._report_missing(lost)
             truncated = truncated | (lost & ~terminated)
             final = final if self._is_vector else observation
         self._open.add(reward)
@@ -312,6 +315,15 @@ class EnvRunner:
         self.interventions += 0 if by_operator is None else np.count_nonzero(by_operator)
         self._numbers.add(info, ended := terminated | truncated)
         return step, self._finished_episodes(terminated, truncated, info) if ended.any() else []
+
+    def _report_missing(self, lost: np.ndarray) -> None:
+        """Warn, once, that missing values end episodes because they may not be held."""
+        if lost.any() and self._hold_steps == 0 and not self._has_reported:
+            self._has_reported = True
+            warn(
+                "An observation or a reward was not finite, so the episode was truncated. With `hold_steps`, missing "
+                "values keep their last values for that many steps."
+            )
 
     def _by_operator(self, info: dict[str, Any]) -> np.ndarray | None:
         """Return where an operator made the step according to `info`, bool `[num_envs]`; None if it does not say."""
@@ -367,6 +379,8 @@ class EnvRunner:
             raise ValueError(f"{where}the environment does not follow Gymnasium's API: {error}. {API}") from error
         if where:
             error.add_note(f"It was raised in sub-environment {env_index}.")
+        elif place := place_of(error):
+            error.add_note(f"The environment raised {type(error).__name__} ({place}).")
 
     def _finished_episodes(self, terminated: np.ndarray, truncated: np.ndarray, info: dict[str, Any]) -> list[Episode]:
         """Return the episodes that ended, and reset their counts."""
