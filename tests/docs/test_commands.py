@@ -22,6 +22,7 @@ from tfdpg.agents import AGENTS
 from tfdpg.agents.classes import import_agent, is_external
 from tfdpg.checking.command import check as check_environment
 from tfdpg.cli import commands
+from tfdpg.cli.comparing import compare
 from tfdpg.cli.parsing import flags_of
 from tfdpg.cli.run_options import resume_flags, training_flags
 from tfdpg.diagnosis.command import diagnose
@@ -39,7 +40,7 @@ COMMANDS = {
     "export": commands.export,
     "convert": convert,
 }
-COMMANDS |= {"diagnose": diagnose, "inspect": commands.inspect_export, "plot": plot}
+COMMANDS |= {"compare": compare, "diagnose": diagnose, "inspect": commands.inspect_export, "plot": plot}
 COMMANDS |= {"serve": serve, "labels": labels}
 MODEL_SERVER = {"allow_version_labels_for_unavailable_models", "enable_batching", "model_config_file"}
 """Flags of TensorFlow Serving."""

@@ -34,6 +34,7 @@ commands:
   check               look for problems of an environment
   diagnose            find out why a run does not learn
   evaluate            run episodes with a trained or an exported policy
+  compare             compare two policies in the same episodes
   export              export the policy of a run
   convert             write an exported model in another format
   inspect             describe an exported model
@@ -87,6 +88,7 @@ FUNCTIONS = {
     "check": "tfdpg.checking.command:check",
     "diagnose": "tfdpg.diagnosis.command:diagnose",
     "evaluate": "tfdpg.cli.commands:evaluate",
+    "compare": "tfdpg.cli.comparing:compare",
     "export": "tfdpg.cli.commands:export",
     "convert": "tfdpg.formats.command:convert",
     "inspect": "tfdpg.cli.commands:inspect_export",
