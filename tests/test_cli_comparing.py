@@ -146,6 +146,21 @@ def test_actions_and_the_critics_opinions_are_compared_on_a_log(exported, capsys
     assert lines[0] == "7 logged observations" and lines[-1] == comparing.OPINION
 
 
+def test_actions_are_compared_on_recorded_steps(exported, tmp_path, capsys):
+    agents, models, _ = exported
+    steps = str(tmp_path / "steps")
+    assert cli.main(["evaluate", models[0], "--episodes", "2", "--max-ep-len", "6", "--record", steps]) == 0
+    capsys.readouterr()
+    assert cli.main(["compare", *models, "--log", steps, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    observations = np.concatenate([np.load(f"{steps}/000{i}.npz")["observations"] for i in (0, 1)])
+    actions = [agent.predict(observations) for agent in agents]
+    assert found["observations"] == 12
+    np.testing.assert_allclose(
+        found["actions"]["largest_differences"], [np.abs(actions[1] - actions[0]).max()], rtol=1e-4
+    )
+
+
 def test_a_served_policy_is_compared_with_its_export(exported, capsys):
     _, models, _ = exported
     with serving(Path(models[0]).parent) as client:

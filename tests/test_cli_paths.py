@@ -133,7 +133,7 @@ def test_without_a_screen_nothing_is_rendered(tmp_path, monkeypatch, error):
     assert error("evaluate", model, "--render") == video_recording.NO_SCREEN and "--video" in video_recording.NO_SCREEN
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     for env_id in ("Pendulum-v1", "InvertedPendulum-v5"):
-        made = video_recording.evaluation_env(None, env_id, True, None, False, model)
+        made = video_recording.evaluation_env(None, env_id, True, None, None, False, model)
         if env_id == "Pendulum-v1":
             with made as env:
                 env.reset()

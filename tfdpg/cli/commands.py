@@ -26,6 +26,7 @@ def evaluate(
     checkpoint: str | None = None,
     render: bool = False,
     video: Path | None = None,
+    record: Path | None = None,
     max_ep_len: int | None = None,
     seed: int = 0,
     trusted: bool = False,
@@ -40,25 +41,28 @@ def evaluate(
         checkpoint: checkpoint of a run: latest (the default), best, or its number of environment steps.
         render: show the environment in a window.
         video: write all episodes to this file; its name must end with .mp4, .mkv, .mov, .avi or .gif.
+        record: write the steps of each episode to this directory, as .npz and .csv, which `fit_offline` also reads.
         max_ep_len: truncate episodes after this many steps; the default is the environment's own limit.
         seed: seed of the initial states.
         trusted: import the modules and follow the links and the replay directory that the files name, and load an
             exported model that contains unsafe operations.
         json: print one JSON object with the scores and the return and length of each episode, instead of text.
     """
-    from tfdpg.cli import video_recording
+    from tfdpg.cli import recording, video_recording
 
     paths.check_policy(path)
     if max_ep_len is not None:
         positive_int("max_ep_len", max_ep_len)
     video_recording.check(render, video)
+    if record is not None:
+        recording.check_directory(record)
     import_tensorflow()
     from tfdpg.cli import runs
     from tfdpg.training.evaluation import INFO, ends, run_episodes, summarise
 
     policy, environment, trusted = runs.load_policy(path, checkpoint, trusted)
     file = path / "run.json" if paths.is_run(path) else path
-    with video_recording.evaluation_env(environment, env, render, video, trusted, file) as environment:
+    with video_recording.evaluation_env(environment, env, render, video, record, trusted, file) as environment:
         ended = []
         for episode in run_episodes(policy, environment, episodes, seed=seed, max_ep_len=max_ep_len):
             ended.append(episode)
@@ -86,6 +90,8 @@ def evaluate(
         print(f"means of info: {', '.join(numbers)}")
     if video is not None:
         print(f"wrote {video}")
+    if record is not None:
+        print(f"wrote {len(ended)} episodes to {record}")
 
 
 def export(

@@ -14,6 +14,7 @@ from tfdpg.arguments import positive_int, reject
 from tfdpg.cli import run_paths
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.environments import check_trusted, make
+from tfdpg.files import content_errors
 
 FEWEST = 5
 """The smallest number of episodes or observations from which an interval is computed."""
@@ -49,7 +50,8 @@ def compare(
         fail_below: NEW is worse if its mean return minus that of OLD is below this number.
         seed: seed of the initial states.
         max_ep_len: truncate episodes after this many steps; the default is the environment's own limit.
-        log: compare actions and the critics' values on the observations of these prediction logs instead.
+        log: compare actions and the critics' values on the observations of these prediction logs instead, or on those
+            of a directory that `tfdpg evaluate --record` wrote.
         trusted: import the modules and follow the links that the files name, and load exported models that contain
             unsafe operations.
         json: print one JSON object instead of text.
@@ -275,7 +277,10 @@ def on_log(policies: Sequence[Any], log: Path) -> dict[str, Any]:
     if not all(isinstance(each, Policy) and each.recurrent_spec is None for each in policies):
         raise ValueError("`--log` compares exported policies that are not recurrent.")
     spec = policies[0].spec
-    observations = companion("read_prediction_logs")(log, spec)["observations"]
+    recorded = sorted(log.glob("[0-9]*.npz")) if log.is_dir() else []
+    observations = (
+        recorded_observations(recorded) if recorded else companion("read_prediction_logs")(log, spec)["observations"]
+    )
     actions = [each(observations) for each in policies]
     apart = np.abs(np.asarray(actions[1], np.float64) - actions[0]).reshape(len(actions[0]), -1)
     values = {
@@ -285,6 +290,17 @@ def on_log(policies: Sequence[Any], log: Path) -> dict[str, Any]:
     }
     actions = {"largest_differences": apart.max(axis=0).tolist(), "mean_differences": apart.mean(axis=0).tolist()}
     return {"observations": len(apart), "actions": actions, "values": values, "note": OPINION}
+
+
+def recorded_observations(files: Sequence[Path]) -> Any:
+    """Return the observations in files of `tfdpg evaluate --record`: an array, or a dict of them by name."""
+    episodes = []
+    for file in files:
+        with content_errors(file), np.load(file) as arrays:
+            names = [name for name in arrays.files if name.partition("/")[0] == "observations"]
+            episodes.append({name.partition("/")[2]: arrays[name] for name in names})
+    joined = {name: np.concatenate([each[name] for each in episodes]) for name in episodes[0]}
+    return joined.get("", joined)
 
 
 def _log_text(found: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
+from tfdpg.cli.recording import StepRecorder
 from tfdpg.environments import check_trusted, make
 from tfdpg.imports import SAFE_PATH, safe_path
 
@@ -50,7 +51,13 @@ def _has_screen() -> bool:
 
 @contextlib.contextmanager
 def evaluation_env(
-    environment: Any, env_id: str | None, render: bool, video: Path | None, trusted: bool, file: Path
+    environment: Any,
+    env_id: str | None,
+    render: bool,
+    video: Path | None,
+    record: Path | None,
+    trusted: bool,
+    file: Path,
 ) -> Iterator[Any]:
     """Make the environment of an evaluation, and close it at the end.
 
@@ -59,6 +66,7 @@ def evaluation_env(
         env_id: an id to use instead.
         render: whether to show the environment in a window.
         video: the file to record a video to.
+        record: the directory to record the steps to.
         trusted: whether to import the modules that `file` names.
         file: the file that `environment` is from, for error messages.
     """
@@ -70,7 +78,7 @@ def evaluation_env(
         raise ValueError(f"An environment must be an id and a dict of arguments. Received: {environment!r}")
     else:
         check_trusted(environment["id"], environment["kwargs"], trusted, file)
-    make_env = functools.partial(make, environment["id"], **environment["kwargs"])
+    make_env = functools.partial(_make, environment["id"], record, **environment["kwargs"])
     if video is not None:
         if "DISPLAY" not in os.environ:
             os.environ.setdefault("MUJOCO_GL", "egl")
@@ -86,6 +94,12 @@ def evaluation_env(
         yield env
     finally:
         env.close()
+
+
+def _make(env_id: str, record: Path | None, **kwargs: Any) -> gym.Env:
+    """Make an environment whose steps are recorded, if `record` is a directory."""
+    env = make(env_id, **kwargs)
+    return env if record is None else StepRecorder(env, record)
 
 
 def _make_recorded_env(make_env: functools.partial[gym.Env], file: Path, users_safe_path: str) -> gym.Env:

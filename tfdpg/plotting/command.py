@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from tfdpg.plotting import curves, figures, histograms, scores
+from tfdpg.plotting import trajectories as recorded
 from tfdpg.plotting.tables import RETURN, STEPS
 
 if TYPE_CHECKING:
@@ -28,12 +29,14 @@ def plot(
     title: str = "",
     label: tuple[str, ...] = (),
     lateness: bool = False,
+    trajectories: bool = False,
 ) -> None:
     """Plot learning curves. With three or more runs of a configuration, plot their mean and 95 % confidence interval.
 
     Args:
         run_dirs: run directories, CSV files with the results of any program, or directories of either.
-        out: the image to write: .png, .pdf, .svg, ... None is curves.png, or lateness.png with --lateness.
+        out: the image to write: .png, .pdf, .svg, ... None is curves.png, or lateness.png or trajectories.png with the
+            flag of this name.
         x: column for the x axis; of several with commas between them, the first that a file has. The usual names of
             steps in files of other programs are known.
         y: column for the y axis, likewise.
@@ -48,10 +51,14 @@ def plot(
         label: names of the curves in the legend, in the order of the paths; the default is the options in which they
             differ.
         lateness: plot histograms of the overhead between steps and of the delay of steps of real-time runs instead.
+        trajectories: plot the steps of episodes that `tfdpg evaluate --record` wrote instead.
     """
-    find = histograms.find if lateness else curves.find_runs
+    if lateness and trajectories:
+        raise ValueError("`--lateness` and `--trajectories` exclude each other.")
+    instead = "lateness" if lateness else "trajectories" if trajectories else ""
+    find = {"": curves.find_runs, "lateness": histograms.find, "trajectories": recorded.find}[instead]
     found = find(run_dirs)
-    out = out or Path("lateness.png" if lateness else "curves.png")
+    out = out or Path(f"{instead or 'curves'}.png")
     x_name, y_name = (columns.partition(",")[0] for columns in (x, y))
     figures.check(out, y_name, smooth, aggregate, normalize, separate)
     chosen = []
@@ -63,10 +70,15 @@ def plot(
             f"None of the {len(found)} runs in {', '.join(map(str, run_dirs))} matches. Received: "
             f"select={list(select)}, exclude={list(exclude)}"
         )
-    if lateness:
+    if instead:
         of_curves = {"x": x != STEPS, "y": y != RETURN, "smooth": smooth != 1, "separate": separate}
-        for name in (name for name, is_given in (of_curves | {"aggregate": aggregate}).items() if is_given):
-            raise ValueError(f"`--{name}` does nothing where `--lateness` draws histograms.")
+        of_curves |= {"aggregate": aggregate, "label": bool(label) and trajectories}
+        for name in (name for name, is_given in of_curves.items() if is_given):
+            what = "histograms" if lateness else "steps"
+            raise ValueError(f"`--{name}` does nothing where `--{instead}` draws {what}.")
+    if trajectories:
+        figure = recorded.draw(chosen, title)
+    elif lateness:
         figure = histograms.draw(_with_labels(histograms.read(chosen), label, "histograms"), title)
     else:
         figure = _learning_curves(chosen, x, y, smooth, separate, aggregate, normalize, title, label)
