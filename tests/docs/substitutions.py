@@ -70,6 +70,7 @@ NOT_RUN = {
     "serve exported_models": "runs until it is ended",
     "--demonstrations recordings": "uses the recordings of an earlier block",
     "diagnose runs": "diagnoses the run of another page",
+    "evaluate runs/tank": "evaluates the run of a plant that is not there",
     "--resume runs/tank": "resumes the run of an earlier block",
     "plot runs/tank": "plots the run of an earlier block",
     "plant:Plant": "needs a machine",
