@@ -230,8 +230,15 @@ COMMANDS = {
     "evaluate": (
         *(["evaluate", "RUN", "--episodes", "1", "--checkpoint", which] for which in ("latest", "best", "60")),
         ["evaluate", "RUN", "--episodes", "1", "--video", "x.gif"],
+        ["evaluate", "RUN", "--episodes", "1", "--record", "NEW"],
         ["evaluate", "RUN/best", "--episodes", "1"],
         ["evaluate", "RUN/export/1", "--episodes", "1", "--video", "x.gif"],
+    ),
+    "compare": (
+        *(
+            ["compare", *paths, "--episodes", "5"]
+            for paths in (("RUN", "RUN"), ("RUN/best", "RUN"), ("RUN", "RUN/best"))
+        ),
     ),
     "export": (
         *(["export", "RUN", "NEW", "--checkpoint", which] for which in ("latest", "best", "60")),

@@ -14,7 +14,7 @@ from tfdpg.arguments import positive_int, reject
 from tfdpg.cli import run_paths
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.environments import check_trusted, make
-from tfdpg.files import content_errors
+from tfdpg.files import check_data, content_errors
 
 FEWEST = 5
 """The smallest number of episodes or observations from which an interval is computed."""
@@ -296,6 +296,7 @@ def recorded_observations(files: Sequence[Path]) -> Any:
     """Return the observations in files of `tfdpg evaluate --record`: an array, or a dict of them by name."""
     episodes = []
     for file in files:
+        check_data(file, is_named=False)
         with content_errors(file), np.load(file) as arrays:
             names = [name for name in arrays.files if name.partition("/")[0] == "observations"]
             episodes.append({name.partition("/")[2]: arrays[name] for name in names})

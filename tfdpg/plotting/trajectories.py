@@ -33,6 +33,8 @@ def find(paths: Sequence[Path]) -> list[Path]:
         of_path = [path] if path.suffix == ".npz" else sorted(path.glob("[0-9]*.npz"))
         if not of_path:
             raise FileNotFoundError(f"No recorded episode in {path}. Record some: tfdpg evaluate RUN --record {path}")
+        for file in of_path:
+            files.check_data(file, is_named=file == path)
         found += of_path
     return found
 
