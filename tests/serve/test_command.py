@@ -31,11 +31,17 @@ def test_labels_are_written_and_shown(tmp_path, capsys):
         (["stable"], "`labels` must be as stable=3 canary=4. Received: labels='stable'"),
         (["stable=x"], "`labels` must be as stable=3 canary=4"),
         (["stable=9"], "`stable` must be one of the versions [1, 2]. Received: stable=9"),
-        ([], "`labels` must be a version for each label"),
     ):
         assert cli.main(["labels", str(tmp_path / "robot"), *words]) == 1
         assert message in capsys.readouterr().err
     assert (tmp_path / "robot/models.config").read_text() == text
+    assert cli.main(["labels", str(tmp_path / "robot")]) == 0
+    assert capsys.readouterr().out == "1  stable\n2  canary\n"
+    assert cli.main(["inspect", str(tmp_path / "robot/2"), "--trusted"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "labels: canary"
+    (tmp_path / "robot/models.config").unlink()
+    assert cli.main(["labels", str(tmp_path / "robot")]) == 0
+    assert capsys.readouterr().out == "1\n2\nNo version has a label, so the newest one is served.\n"
     assert cli.main(["labels", str(tmp_path), "stable=1"]) == 1
     assert "No exported model in" in capsys.readouterr().err
 

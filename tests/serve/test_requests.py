@@ -4,6 +4,7 @@ import gzip
 import http.client
 import json
 import socket
+import urllib.request
 import zlib
 
 import grpc
@@ -326,6 +327,8 @@ def test_status_and_metadata_in_both_protocols(d4pg, models):
     available = {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     for where in ("", "/", "/versions/1"):
         assert d4pg.get(where) == (200, {"model_version_status": [available]})
+    with urllib.request.urlopen(f"http://127.0.0.1:{d4pg.ports.rest}/healthz") as response:
+        assert response.status == 200 and json.load(response) == {"status": "ok"}
     status, answer = d4pg.get("/metadata")
     assert status == 200 and answer["model_spec"] == {"name": "d4pg", "signature_name": "", "version": "1"}
     signatures = answer["metadata"]["signature_def"]["signature_def"]

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.acting import RecurrentSpec
+from tfdpg.export.labels import read_labels
 from tfdpg.exported import check_safe, load
 from tfdpg.spaces import compact
 from tfdpg.spec import Spec
@@ -39,7 +40,12 @@ def describe(directory: str | Path, trusted: bool = False) -> str:
     policy = load(directory)
     if not trusted:
         check_safe(policy.directory)
-    lines = [str(policy.directory), "signatures:"]
+    labels = [
+        label
+        for label, version in read_labels(policy.directory.parent).items()
+        if str(version) == policy.directory.name
+    ]
+    lines = [str(policy.directory), *([f"labels: {', '.join(labels)}"] if labels else []), "signatures:"]
     for name, signature in policy.metadata["signatures"].items():
         lines.append(f"  {name}({_formatted(signature['inputs'])}) -> {_formatted(signature['outputs'])}")
     lines += [f"observation space: {policy.spec.observation_space}", f"action space: {policy.spec.action_space}"]

@@ -111,6 +111,8 @@ def labels(
 ) -> None:
     """Label versions of an exported model in its `models.config`, which TensorFlow Serving and `tfdpg serve` read.
 
+    Without labels, the versions are listed with those that they have.
+
     Args:
         path: a model directory. Its name is the name of the model.
         labels: the version of each label, for example stable=3 canary=4.
@@ -118,8 +120,15 @@ def labels(
     """
     run_paths.check_model(path)
     import_tensorflow()
-    from tfdpg.export import write_labels
+    from tfdpg.export import read_labels, versions, write_labels
 
+    if not labels:
+        known = read_labels(path)
+        for version in versions(path):
+            print("  ".join([str(version), *(label for label, of in known.items() if of == version)]))
+        if not known:
+            print("No version has a label, so the newest one is served.")
+        return
     given = {}
     for label in labels:
         name, _, version = label.partition("=")

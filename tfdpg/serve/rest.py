@@ -19,6 +19,8 @@ PATH = re.compile(
     r"(?i:/v1/models/)(?P<name>[^/:]+)(/(?i:versions)/(?P<version>[0-9]+)|/(?i:labels)/(?P<label>[^/:]+))?"
     r"(?P<action>(?i::predict|/metadata)|/?)"
 )
+HEALTH = "/healthz"
+"""Answered with status 200 while the server runs: it listens only after a version is loaded."""
 STATUSES = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "RESOURCE_EXHAUSTED": 413, "INTERNAL": 500}
 BYTES_PER_VALUE = 22
 """Approximate length of a number in JSON: float32 values are written with all digits of a float64."""
@@ -89,6 +91,8 @@ class RestServer(web.Server):
         return error_response(status, message, closes=True)
 
     async def _content(self, request: web.BaseRequest) -> bytes:
+        if request.method == "GET" and request.path == HEALTH:
+            return b'{"status": "ok"}'
         found = PATH.fullmatch(request.path)
         match request.method, found and found["action"].lower():
             case "POST", ":predict":
