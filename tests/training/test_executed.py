@@ -106,3 +106,14 @@ def test_measured_actions_may_be_slightly_outside():
     agent.act(np.zeros(2, np.float32))
     agent.observe(1.0, np.ones(2, np.float32), False, False, action=np.array([1.00005]))
     assert agent.replay.action(np.array([0])) == 1
+
+
+def test_an_executed_action_of_another_shape_is_named():
+    class Wrong(Limited):
+        def step(self, action):
+            *result, info = super().step(action)
+            return *result, info | {"executed_action": [0.1, 0.2]}
+
+    agent = tfdpg.TD3(Counter(), **SMALL)
+    with pytest.raises(ValueError, match=r'`info\["executed_action"\]` must be of shape \(1,\).* Received: array'):
+        fit_briefly(agent, Wrong(), epochs=1, steps_per_epoch=30)

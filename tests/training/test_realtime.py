@@ -488,6 +488,13 @@ def test_a_real_machine_has_no_second_instance_and_is_not_trained_in_ordinary_mo
         agent.fit(Machine(), epochs=1, steps_per_epoch=30, verbose=0)
 
 
+def test_a_machine_without_a_clock_is_reported():
+    with pytest.warns(UserWarning, match="does not seem to wait for a clock: `step` takes .* ms on average"):
+        tfdpg.TD3(Counter(), **SMALL | {"update_every": 1}).fit(
+            Counter(), **RUN | {"epochs": 3, "steps_per_epoch": 3000}
+        )
+
+
 def test_the_command_line_closes_a_machine_once(tmp_path, monkeypatch, capsys):
     closed = []
     monkeypatch.setattr(Machine, "close", lambda machine: closed.append(machine), raising=False)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tfdpg.arguments import reject
+from tfdpg.arguments import reject, warn
 from tfdpg.environments import close
 from tfdpg.spec import Spec
 from tfdpg.training.environment.env_runner import Episode, Interrupted, Step
@@ -27,6 +27,8 @@ LARGEST_LAG = 1000
 that become due together are never dropped."""
 RESET_SECONDS = 1.0
 """The number of seconds after which the progress bar says that the environment is being reset."""
+SHORT_STEP = 1e-3
+"""A machine whose steps take fewer seconds on average is one without a clock, if learning has no time beside it."""
 LOGS = (
     *("updates_per_step_wanted", "updates_per_step"),
     *("overhead_ms_p99", "overhead_ms_max", "late_steps", "held_steps", "interventions"),
@@ -84,11 +86,14 @@ class RealTimeLoop(StepLoop):
         self._error: BaseException | None = None  # of the learner's thread
         self._agent.data.lateness = self._lateness = Lateness()
         self._owed = 0  # the value of `_made` before which this epoch does not end
+        self._seconds = 0.0  # in `step` of the environment
+        self._has_warned = False
         self._is_safe = True  # whether the last action was the safe one
         self._is_due = False  # whether an update phase is due, which may have no updates
         self._follower: Follower | None = None  # of the control loop's thread, if this has real-time priority
         self._wanted = self._made = 0  # updates of this training run
-        self._last_counts = self._counts(self._agent.env_steps)  # at the end of the last epoch
+        self._first = self._agent.env_steps
+        self._last_counts = self._counts(self._first)  # at the end of the last epoch
 
     def run(self) -> None:
         """Step the environment until training ends, and raise what ended it early."""
@@ -147,6 +152,7 @@ class RealTimeLoop(StepLoop):
                 continues = not (finished or self._must_wait)
                 action = collector.act(step.next_observation, True, packed) if continues else None
             self._lateness.add(called, returned)
+            self._seconds += returned - called
             self._has_news.set()
             if action is None:
                 self._lateness.pause()
@@ -317,8 +323,19 @@ class RealTimeLoop(StepLoop):
         before, self._last_counts = self._last_counts, self._counts(int(logs["env_steps"]))
         taken, wanted, made, held, by_operator = np.subtract(self._last_counts, before)
         steps = max(1, taken)
+        self._warn_of_clock(made / max(1, wanted))
         values = wanted / steps, made / steps, *self._lateness.end_epoch(), held, by_operator / steps
         return logs | dict(zip(LOGS, map(float, values), strict=True))
+
+    def _warn_of_clock(self, made: float) -> None:
+        """Warn, once, of a machine that does not wait, if the share of the updates that were made is small."""
+        mean = self._seconds / max(1, self._agent.env_steps - self._first)
+        if made < 0.5 and mean < SHORT_STEP and self._wanted and not self._has_warned:
+            self._has_warned = True
+            warn(
+                f"The environment does not seem to wait for a clock: `step` takes {1000 * mean:.2g} ms on average, and "
+                "learning has no time beside it. In real time, `step` must sleep until the next tick."
+            )
 
     def _counts(self, steps: int) -> list[Any]:
         """Return the numbers of steps (as given: more may be taken now), updates that were due, and so on, so far."""

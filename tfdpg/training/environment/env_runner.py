@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from tfdpg.arguments import warn
+from tfdpg.arguments import shown, warn
 from tfdpg.compat.gymnasium import awaits_replies
 from tfdpg.environments import is_real, place_of
 from tfdpg.findings import malformed_reset, step_limit
@@ -336,7 +336,11 @@ class EnvRunner:
         if not given:
             return None
         if not self._is_vector:
-            return np.asarray(info[EXECUTED])[None]
+            action = np.asarray(info[EXECUTED])
+            if action.shape != self._spec.act_shape:
+                expected = f"of shape {self._spec.act_shape}, as an action of the environment"
+                raise ValueError(f'`info["{EXECUTED}"]` must be {expected}. Received: {shown(action)}')
+            return action[None]
         executed = np.array(sent)
         for infos in given:
             there = infos.get(f"_{EXECUTED}", np.ones(self.num_envs, bool))
