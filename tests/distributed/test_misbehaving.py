@@ -29,7 +29,8 @@ def test_the_worker_is_named(local_ray, fault):
     kind, message = (ValueError, "reward=None") if fault != "raises" else (np.linalg.LinAlgError, "the mass is 0")
     with pytest.raises(kind, match=message) as raised:
         fitted(fault)
-    where, *_, remote = raised.value.__notes__
+    *_, remote = raised.value.__notes__
+    where = next(note for note in raised.value.__notes__ if note.startswith("It was raised"))
     assert re.fullmatch(r"It was raised in worker 1, in process \d+ on the machine [\d.]+\.", where)
     assert not str(raised.value).startswith("\x1b") and remote.startswith("Traceback of that process:\nray::Worker")
 

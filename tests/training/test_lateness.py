@@ -67,6 +67,7 @@ def test_a_damaged_file_is_named_before_the_first_step(tmp_path, change):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The environment is a real machine")
 def test_tfdpg_train_writes_the_file_and_continues_it_and_plot_draws_it(tmp_path, capsys, monkeypatch):
     words = [*TINY, *QUIET, "--steps-per-epoch", "25", "--epochs", "2", "--verbose", "0"]
     env = ["--env", "tests.environments:tfdpg-test/Machine-v0"]

@@ -19,7 +19,9 @@ COUNTS = ("env_steps", "updates")
 """Logs that are counts, not means; they are printed as integers."""
 OF_MACHINES = ("late_steps", "held_steps", "interventions")
 """Logs of real-time training that are printed."""
-UNUSUAL = ("terminated", "val_terminated", *OF_MACHINES)
+ENDS = ("terminated", "val_terminated")
+"""Logs for which a row of a notebook has no room."""
+UNUSUAL = (*ENDS, *OF_MACHINES)
 """Logs that are printed if they are not 0."""
 WANTED, MADE = "updates_per_step_wanted", "updates_per_step"
 """Logs of real-time training that are printed together."""
@@ -101,6 +103,7 @@ class ProgressBar(AgentCallback):
         numbers = format_logs(logs or {}, self._printed)
         if self._notebook_bar is not None:
             self._draw([self._bar(seconds)], NOTEBOOK_COLUMNS)
+            numbers = {name: text for name, text in numbers.items() if name not in ENDS}
             self._print_row({"epoch": self._epoch.removeprefix("Epoch "), "time": seconds, **numbers})
         elif self._draws_bar:
             self._draw([self._bar(seconds), *_named(numbers)], None)
