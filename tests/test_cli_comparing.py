@@ -51,7 +51,7 @@ def test_the_verdict_is_that_of_the_interval():
     assert worse.verdict(0) == "worse" and worse.verdict(-1.2) == "worse" and worse.verdict(-1.3) == "not worse"
     assert compared(0.5, 0.5).verdict(0) == "not worse"
     assert compared(0.25, 0.5).verdict(0) == "not worse" and compared(0.25, 0.5).verdict(2) == "worse"
-    noisy = comparing.Comparison({"return": np.array([[0.0] * 6, [-1, 1, -1, 1, -1, 1.5]])}, np.zeros(1), 6)
+    noisy = comparing.Comparison({"return": np.array([[0.0] * 6, [-1, 1, -1, 1, -1, 1.5]])}, np.zeros(1), 6, False)
     assert noisy.verdict(0) == "cannot tell"
     text = noisy.text("cannot tell", 0)
     assert "6 episodes are too few to tell: pass more (--episodes) (difference of returns, --fail-below 0)" in text
@@ -88,6 +88,7 @@ def test_two_runs_are_compared_by_the_command(tmp_path, capsys):
         ([old, new, "--episodes", "2"], "`episodes` must be at least 5"),
         ([old, new, "--fail-below", "nan"], "`fail_below` must be a finite number"),
         ([old, new, "--log", str(tmp_path)], "`--log` compares exported policies"),
+        ([old, new, "--log", str(tmp_path), "--fail-below", "1"], "`--fail-below` does nothing where `--log`"),
     ):
         assert cli.main(["compare", *words]) == 1
         assert message in capsys.readouterr().err
@@ -111,7 +112,8 @@ def test_a_discrete_action_differs_or_not():
         0,
         None,
     )
-    assert 0 < comparison.distances[0] < 1
+    assert 0 < comparison.distances[0] < 1 and comparison.is_discrete
+    assert "share of different actions: 0." in comparison.text("worse", 0)
 
 
 @pytest.fixture(scope="module")

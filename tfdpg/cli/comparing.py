@@ -17,7 +17,7 @@ from tfdpg.environments import check_trusted, make
 from tfdpg.files import check_data, content_errors
 
 FEWEST = 5
-"""The smallest number of episodes or observations from which an interval is computed."""
+"""The smallest number of episodes from which an interval is computed."""
 ROUNDING = 1e-5
 """Returns that differ by less than this fraction are equal."""
 STATUS = {"not worse": 0, "worse": 1, "cannot tell": 2}
@@ -43,9 +43,10 @@ def compare(
     The exit status is 0 if NEW is not worse, 1 if it is worse, and 2 if there are too few episodes to tell.
 
     Args:
-        old: a run directory, an exported model, or the URL of a served one, such as http://host:8501/v1/models/NAME.
+        old: a run directory, whose latest checkpoint is taken, an exported model, or the URL of a served one, such as
+            http://host:8501/v1/models/NAME.
         new: the other one.
-        env: id of the environment; the default is the environment of OLD.
+        env: id of the environment; the default is the environment of the policies.
         episodes: number of episodes of each policy.
         fail_below: NEW is worse if its mean return minus that of OLD is below this number.
         seed: seed of the initial states.
@@ -61,6 +62,9 @@ def compare(
         raise reject("episodes", f"at least {FEWEST}", episodes)
     if not math.isfinite(fail_below):
         raise reject("fail_below", "a finite number", fail_below)
+    of_episodes = {"env": env is not None, "fail-below": fail_below != 0, "max-ep-len": max_ep_len is not None}
+    for name in (name for name, is_given in of_episodes.items() if is_given and log is not None):
+        raise ValueError(f"`--{name}` does nothing where `--log` compares without episodes.")
     import_tensorflow()
     from tfdpg.cli import runs
 
@@ -108,11 +112,13 @@ class Comparison(NamedTuple):
         distances: the largest difference between the actions of the two policies on the observations of the first,
             `[act_dim]`; for a Discrete space, the share of observations with different actions, `[1]`.
         observations: the number of these observations.
+        is_discrete: whether the action space is Discrete.
     """
 
     values: dict[str, np.ndarray]
     distances: np.ndarray
     observations: int
+    is_discrete: bool
 
     def verdict(self, fail_below: float) -> str:
         """Say whether the second policy is worse, from the interval of the difference of returns."""
@@ -124,7 +130,8 @@ class Comparison(NamedTuple):
         """Return everything as plain values."""
         old, new = ({name: float(each[i].mean()) for name, each in self.values.items()} for i in (0, 1))
         differences = {name: difference(each) for name, each in self.values.items()}
-        actions = {"largest_differences": self.distances.tolist(), "observations": self.observations}
+        name = "different" if self.is_discrete else "largest_differences"
+        actions = {name: self.distances.tolist(), "observations": self.observations}
         episodes = len(self.values["return"][0])
         return {"episodes": episodes, "old": old, "new": new, "differences": differences, "actions": actions}
 
@@ -138,7 +145,8 @@ class Comparison(NamedTuple):
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(f"{part:{width}}" for part, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         distances = ", ".join(f"{each:.3g}" for each in self.distances)
-        lines.append(f"largest differences of actions: {distances} (in {self.observations:,} observations of old)")
+        what = "share of different actions" if self.is_discrete else "largest differences of actions"
+        lines.append(f"{what}: {distances} (in {self.observations:,} observations of old)")
         episodes = len(self.values["return"][0])
         said = {
             "not worse": "new is not worse",
@@ -210,7 +218,7 @@ def in_episodes(
     ]
     common = [name for name in named[0][0] if all(name in each for run in named for each in run)]
     values = {name: np.array([[float(each[name]) for each in run] for run in named]) for name in common}
-    return Comparison(values, watcher.distances, watcher.observations)
+    return Comparison(values, watcher.distances, watcher.observations, watcher.spec.actions is not None)
 
 
 class _Watcher:

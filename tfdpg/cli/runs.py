@@ -365,7 +365,7 @@ def _best_export(run: Path) -> Path:
 
 
 def describe_policy(run: Path, checkpoint: str) -> str:
-    """Return the policy of a checkpoint in words, and for the best one its scores, and how its episodes ended."""
+    """Describe the policy of a checkpoint; for the best one also its scores, and how its episodes ended."""
     if checkpoint != "best":
         return f"of the checkpoint {checkpoint}"
     scores = export.metadata(_best_export(run)).get("scores") or {}

@@ -108,9 +108,9 @@ class ExportBest(AgentCallback):
         directory: the model directory.
         monitor: the name of the log, such as "val_return", "val_success_rate" or "val_info_cost" (for `info["cost"]`).
             The default needs a `validation_env`.
-        mode: "max" or "min", whether the largest or the smallest value is the best.
         keep: the number of newest versions to keep, at least 1, in addition to those with labels; None keeps all. Use
             at least 2 for servers that poll slowly, so that a version is not removed before it is loaded.
+        mode: "max" or "min", whether the largest or the smallest value is the best.
 
     Raises:
         ValueError: `keep` or `mode` is out of its range; or, at the end of an epoch, the log is missing.
