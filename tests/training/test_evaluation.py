@@ -15,7 +15,14 @@ class Informed(Counter):
 
     def step(self, action):
         observation, reward, terminated, truncated, _ = super().step(action)
-        info = {"cost": np.float32(self.t), "hot": self.t > 2, "name": "x", "place": np.zeros(2)}
+        info = {
+            "cost": np.float32(self.t),
+            "hot": self.t > 2,
+            "name": "x",
+            "place": np.zeros(2),
+            "wave": 1j,
+            "id": 2**999,
+        }
         if terminated or truncated:
             info |= {"goals": 3 + self.t, "success": self.t == 4}
         return observation, reward, terminated, truncated, info
@@ -37,6 +44,17 @@ def test_numbers_in_info_are_averaged_over_steps_and_episodes():
     info = {name: value for name, value in scores.items() if name.startswith("info_")}
     assert info == {"info_cost": 2.5, "info_goals": 7, "info_hot": 0.5}
     assert (scores["success_rate"], scores["terminated"], scores["truncated"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("success", ["no", np.zeros(2), None])
+def test_what_is_no_number_is_no_success(success):
+    class Talking(Counter):
+        def step(self, action):
+            *result, _ = super().step(action)
+            return *result, {"success": success, "id": 2**999, 3: 4.0}
+
+    scores = tfdpg.evaluate(Fixed(Talking()), Talking(), episodes=2)
+    assert "success_rate" not in scores and scores["info_3"] == 4
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)

@@ -12,7 +12,7 @@ import numpy as np
 from tfdpg.arguments import reject
 from tfdpg.spec import Spec
 from tfdpg.training.environment.env_runner import EXECUTED
-from tfdpg.training.environment.info_numbers import HANDLED
+from tfdpg.training.environment.info_numbers import HANDLED, is_number
 from tfdpg.training.environment.step_parsing import batched
 
 MOST_COLUMNS = 1000
@@ -66,8 +66,7 @@ class StepRecorder(gym.Wrapper):
             {
                 name: float(value)
                 for name, value in info.items()
-                if isinstance(value, (float, int, np.number, np.bool_))
-                and name not in HANDLED - {"is_success", "success"}
+                if is_number(value) and name not in HANDLED - {"is_success", "success"}
             }
         )
         self._observation = following

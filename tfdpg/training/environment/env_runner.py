@@ -21,7 +21,7 @@ from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
 from tfdpg.training.environment.env_watch import CLOCK, EnvWatch
 from tfdpg.training.environment.held_values import ATTEMPTS, HeldValues
-from tfdpg.training.environment.info_numbers import InfoNumbers
+from tfdpg.training.environment.info_numbers import InfoNumbers, is_number
 from tfdpg.training.environment.step_parsing import (
     API,
     batched,
@@ -406,11 +406,13 @@ class EnvRunner:
     def _success(self, info: dict[str, Any], env_index: int) -> bool | None:
         """Return whether a sub-environment reports success in the step that ended its episode; None if it does not."""
         if not self._is_vector:
-            return next((bool(info[name]) for name in SUCCESS if name in info), None)
+            return next((bool(info[name]) for name in SUCCESS if is_number(info.get(name))), None)
         for infos in (info.get("final_info", {}), info):  # in SAME_STEP mode, `info` is that of the reset
             for name in SUCCESS:
                 if name in infos and infos.get(f"_{name}", np.ones(self.num_envs, bool))[env_index]:
-                    return bool(infos[name][env_index])
+                    value = infos[name][env_index]
+                    if is_number(value):
+                        return bool(value)
         return None
 
     def _check_interruption(self, has_stepped: bool) -> None:

@@ -8,6 +8,13 @@ HANDLED = {"is_success", "success", "executed_action", "intervention", "final_in
 """The entries of `info` that have a meaning of their own, or that Gymnasium adds."""
 
 
+def is_number(value: Any) -> bool:
+    """Return whether an entry of `info` is a real number or a bool, of Python or NumPy, that a float can hold."""
+    if isinstance(value, int):
+        return abs(value) < 2**63
+    return isinstance(value, (float, np.floating, np.integer, np.bool_))
+
+
 class InfoNumbers:
     """The numbers that an environment gave in `info` during the episodes that have not ended.
 
@@ -29,7 +36,7 @@ class InfoNumbers:
         """Add the numbers of a step; `ended` says which sub-environments ended their episodes, `[num_envs]`."""
         if not self._is_vector:
             for name, value in info.items():
-                if isinstance(value, (float, int, np.number, np.bool_)) and name not in HANDLED:
+                if is_number(value) and name not in HANDLED:
                     self._add(name, 0, value)
             return
         final = info.get("final_info")
@@ -53,8 +60,11 @@ class InfoNumbers:
 
     def _add_arrays(self, infos: dict[str, Any], counted: np.ndarray) -> None:
         for name, values in infos.items():
-            is_number = isinstance(values, np.ndarray) and values.shape == counted.shape and values.dtype.kind in "biuf"
-            if is_number and name not in HANDLED and not (name[0] == "_" and name[1:] in infos):
+            are_numbers = (
+                isinstance(values, np.ndarray) and values.shape == counted.shape and values.dtype.kind in "biuf"
+            )
+            is_mask = isinstance(name, str) and name[:1] == "_" and name[1:] in infos
+            if are_numbers and name not in HANDLED and not is_mask:
                 given = counted & infos.get(f"_{name}", True)
                 self._add(name, given, values[given])
 
