@@ -21,7 +21,6 @@ class Informed(Counter):
             "name": "x",
             "place": np.zeros(2),
             "wave": 1j,
-            "id": 2**999,
         }
         if terminated or truncated:
             info |= {"goals": 3 + self.t, "success": self.t == 4}
