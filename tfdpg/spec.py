@@ -8,14 +8,14 @@ transfer. `Spec` packs, and networks unpack.
 import dataclasses
 import keyword
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from tfdpg.arguments import shown
+from tfdpg.arguments import reject, shown
 from tfdpg.environments import opened
 from tfdpg.spaces import SUPPORTED, action_bounds, check_action_space, integer_bounds_of, space_from_json, space_to_json
 
@@ -54,8 +54,14 @@ class Spec:
     Args:
         observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these, which may be nested.
         action_space: a Box of floats or integers with finite bounds, or Discrete.
+        observation_names: a name for each number of an observation that is not an image, in the order of the leaves;
+            None numbers them, such as `x[4]`.
+        missing: what happens to numbers of an observation that are NaN or infinite: "error" refuses them, and with
+            "hold" the policy replaces each by its last value.
 
     Attributes:
+        observation_names: see above.
+        missing: see above.
         leaves: the arrays of an observation.
         is_dict: whether networks receive a dict of these arrays by name, for a Dict or Tuple space, and not one array.
         shapes: the shapes of these arrays, by name.
@@ -75,7 +81,8 @@ class Spec:
             action of floats; for integers, the lowest bound minus 1, which is not in the action space.
 
     Raises:
-        ValueError: a space is not supported.
+        ValueError: a space is not supported, or `observation_names` are not as many different names as there are
+            numbers.
 
     Example:
         ```python
@@ -84,7 +91,14 @@ class Spec:
         ```
     """
 
-    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space):
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        *,
+        observation_names: Sequence[str] | None = None,
+        missing: Literal["error", "hold"] = "error",
+    ):
         self.observation_space = observation_space
         self.action_space = check_action_space(action_space)
         self.is_dict = _children(observation_space) is not None
@@ -103,6 +117,8 @@ class Spec:
         is_integer = action_space.dtype is not None and action_space.dtype.kind in "iu"
         self.no_action = int(self.low.min()) - 1 if is_integer else float("nan")
         self.integer_type = _integer_type(self.action_space, self.no_action) if self.actions is None else None
+        self.observation_names = _checked_names(observation_names, widths.get("float32", 0))
+        self.missing = missing
 
     @classmethod
     def of(cls, env: Any) -> "Spec":
@@ -131,6 +147,24 @@ class Spec:
             f"Received: env={shown(env)}. "
             "To train on stored transitions, call agent.fit_offline(data)."
         )
+
+    def replaced(
+        self, observation_names: Sequence[str] | None, missing: Literal["error", "hold"] | None = None
+    ) -> "Spec":
+        """Return a spec with other names or another treatment of missing numbers; None keeps what is."""
+        if observation_names is None and missing in (None, self.missing):
+            return self
+        names = self.observation_names if observation_names is None else observation_names
+        spaces = self.observation_space, self.action_space
+        return Spec(*spaces, observation_names=names, missing=missing or self.missing)
+
+    def entry_name(self, column: int) -> str:
+        """Return the name of a column of the packed float32 matrix, such as `x[4]`, or the user's name for it."""
+        if self.observation_names is not None:
+            return self.observation_names[column]
+        leaf = next(leaf for leaf in self.leaves if leaf.group == "float32" and column < leaf.columns.stop)
+        index = map(int, np.unravel_index(column - leaf.columns.start, leaf.shape)) if leaf.shape else ()
+        return f"{leaf.name}{list(index) or ''}"
 
     @property
     def has_goals(self) -> bool:
@@ -298,10 +332,14 @@ class Spec:
         return actions.reshape(*actions.shape[: -len(shape)], self.act_dim)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the two spaces as plain JSON values: `observation_space` and `action_space`."""
+        """Return the spec as plain JSON values: `observation_space`, `action_space`, and what differs from defaults."""
+        names = {} if self.observation_names is None else {"observation_names": list(self.observation_names)}
+        missing = {} if self.missing == "error" else {"missing": self.missing}
         return {
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
+            **names,
+            **missing,
         }
 
     @classmethod
@@ -309,9 +347,21 @@ class Spec:
         """Restore a spec from the values of `to_json`.
 
         Args:
-            values: a dict with the keys `observation_space` and `action_space`.
+            values: a dict with the keys `observation_space` and `action_space`, and perhaps `observation_names` and
+                `missing`.
+
+        Raises:
+            ValueError: `missing` is something else than "error" or "hold".
         """
-        return cls(space_from_json(values["observation_space"]), space_from_json(values["action_space"]))
+        missing = values.get("missing", "error")
+        if missing not in ("error", "hold"):
+            raise reject("missing", '"error" or "hold"', missing)
+        return cls(
+            space_from_json(values["observation_space"]),
+            space_from_json(values["action_space"]),
+            observation_names=values.get("observation_names"),
+            missing=missing,
+        )
 
     def __repr__(self) -> str:
         return f"Spec({self.observation_space}, {self.action_space})"
@@ -375,6 +425,16 @@ class Spec:
             return {"x": np.asarray(observation)}
         parts = self.by_name(observation)
         return {name: np.asarray(parts[name]) for name in self.shapes}
+
+
+def _checked_names(names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
+    """Return the names of the numbers of an observation, which must be different and not empty."""
+    if names is None:
+        return None
+    is_valid = not isinstance(names, str) and isinstance(names, Sequence) and all(isinstance(n, str) for n in names)
+    if not is_valid or len(names) != count or len(set(names)) != count or not all(n.strip() for n in names):
+        raise reject("observation_names", f"{count} different names, one for each number of an observation", names)
+    return tuple(names)
 
 
 def _describe(observation: Any) -> str:

@@ -5,6 +5,7 @@ from tfdpg.acting.encoder import encode, feature_columns
 from tfdpg.acting.layers import ACTIVATIONS, numpy_layer
 from tfdpg.acting.network import NumpyCritic, NumpyPolicy, greedy_actions, greedy_forward
 from tfdpg.acting.policy import GreedyPolicy
+from tfdpg.acting.preprocessing import FeatureRows, Preprocessing, preprocessing_of
 from tfdpg.acting.recurrent import ForwardPass, RecurrentSpec, RecurrentState
 from tfdpg.acting.running_statistics import RunningStatistics
 from tfdpg.acting.sampling import CategoricalSampling, GaussianSampling
@@ -16,11 +17,13 @@ __all__ = [
     "BehaviourPolicy",
     "CategoricalSampling",
     "Exploration",
+    "FeatureRows",
     "ForwardPass",
     "GaussianSampling",
     "GreedyPolicy",
     "NumpyCritic",
     "NumpyPolicy",
+    "Preprocessing",
     "RecurrentSpec",
     "RecurrentState",
     "RunningStatistics",
@@ -34,5 +37,6 @@ __all__ = [
     "make_torso",
     "mlp",
     "numpy_layer",
+    "preprocessing_of",
     "save_numpy_policy",
 ]

@@ -165,15 +165,19 @@ class RecurrentState:
         """Compute the outputs of a policy, `[num_envs, n]`, and advance the recurrent state.
 
         A row with a non-finite number in its observation, its previous action or reward or its recurrent state has
-        outputs of NaN, and its recurrent state does not change.
+        outputs of NaN, and its recurrent state does not change. Observations may have such numbers if the policy holds
+        missing ones.
         """
         if len(self.state) != len(packed[0]):
             self.state = self.recurrent_spec.initial_state(len(packed[0]))
         self._recurrent_inputs = self.state
         self.state = self.state.copy()
         inputs = (*packed, self._recurrent_inputs)
-        self._nonfinite = nonfinite = nonfinite_rows(inputs)
-        outputs = network(inputs if nonfinite is None else with_zeros(inputs))
+        checked = inputs[-1:] if self.recurrent_spec.spec.missing == "hold" else inputs
+        self._nonfinite = nonfinite = nonfinite_rows(checked)
+        if nonfinite is not None:
+            inputs = (*inputs[: len(inputs) - len(checked)], *with_zeros(checked))
+        outputs = network(inputs)
         width = outputs.shape[1] - self.recurrent_spec.state_width
         self.state[:, self._previous_width :] = outputs[:, width:]
         if nonfinite is None:

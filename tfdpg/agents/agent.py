@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import GreedyPolicy, greedy_forward
+from tfdpg.acting import GreedyPolicy, greedy_forward, preprocessing_of
 from tfdpg.agents import description
 from tfdpg.agents.declarations import recorders
 from tfdpg.agents.exporting import export_agent, signatures
@@ -79,13 +79,16 @@ class Agent(metaclass=_AgentType):
 
     def __init__(self, env: Any, options: AgentOptions, declare: Callable[[Spec, Any], Declaration]):
         """See the class."""
-        self.spec = Spec.of(env)
+        missing = options.missing if options.is_changed("missing") else None
+        self.spec = Spec.of(env).replaced(options.observation_names, missing)
         self.environment = environment_of(env)
         self.seed = options.drawn_seed
-        declaration = declare(self.spec, options)
+        preprocessing = preprocessing_of(self.spec, options.frame_stack, description.not_preprocessed(options))
+        declaration = declare(self.spec if preprocessing is None else preprocessing.spec, options)
         options.refuse(declaration.unused)
         self.parts = Networks(declaration, self.seed, options.device)
-        self.data = AgentData(declaration, self.parts, options, recorders(options.recorders, self.spec))
+        stores = recorders(options.recorders, self.spec)
+        self.data = AgentData(declaration, self.parts, options, stores, preprocessing)
         self.learner = Learner(
             type(self).__name__,
             declaration,
@@ -183,7 +186,7 @@ class Agent(metaclass=_AgentType):
         Raises:
             ValueError: the observation has another shape, or is not finite.
         """
-        return self.data.collector.act(observation, explore)
+        return self.data.collector.act_on(observation, explore)
 
     def observe(
         self,
@@ -215,7 +218,7 @@ class Agent(metaclass=_AgentType):
                 is stored.
             FloatingPointError: a value is not finite because the action was not.
         """
-        self.data.collector.observe(reward, next_observation, terminated, truncated, final_observation, action)
+        self.data.collector.receive_step(reward, next_observation, terminated, truncated, final_observation, action)
 
     def relabel_with(self, env: Any) -> None:
         """Use the functions of an environment that compute rewards from goals, for the option `her`.
@@ -441,8 +444,9 @@ class Agent(metaclass=_AgentType):
         """Return the greedy actions of the evaluation policy, without noise.
 
         Args:
-            observations: one observation, or a batch. A recurrent policy takes sequences that begin with an episode's
-                first observation, `[time, ...]` or `[batch, time, ...]`; `policy` acts step by step.
+            observations: one observation, or a batch. A recurrent policy, and one that holds missing numbers or stacks
+                frames, takes sequences that begin with an episode's first observation, `[time, ...]` or
+                `[batch, time, ...]`; `policy` acts step by step.
 
         Returns:
             An action for each observation, in the environment's units and shape; integers for a Discrete space and for
@@ -454,8 +458,8 @@ class Agent(metaclass=_AgentType):
         """
         self.learner.synchronize()
         reject_unknown_arguments(self.predict, unknown)
-        forward = greedy_forward(self.spec, self.data.recurrent_spec, self.data.evaluation_actor.predict)
-        return evaluation.predict(self.spec, self.data.recurrent_spec, forward, observations)
+        forward = greedy_forward(self.spec, self.data.policy_state, self.data.whole_policy().predict)
+        return evaluation.predict(self.spec, self.data.policy_state, forward, observations)
 
     __call__ = predict
 
@@ -478,10 +482,10 @@ class Agent(metaclass=_AgentType):
         """
         self.learner.synchronize()
         if seed is None:
-            forward = greedy_forward(self.spec, self.data.recurrent_spec, self.data.evaluation_actor.snapshot())
-            return GreedyPolicy(self.spec, self.data.recurrent_spec, forward)
+            forward = greedy_forward(self.spec, self.data.policy_state, self.data.whole_policy().snapshot())
+            return GreedyPolicy(self.spec, self.data.policy_state, forward)
         factor = self.data.behaviour.exploration.factor(self.env_steps)
-        return evaluation.EvaluationPolicy(self.data.behaviour.with_network(self.data.actor.snapshot()), factor, seed)
+        return evaluation.EvaluationPolicy(self.data.whole_behaviour(), factor, seed)
 
     def get_weights(self) -> list[np.ndarray]:
         """Return the weights of all networks and their copies, as a list of arrays."""

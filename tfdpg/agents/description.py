@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tfdpg.agents.options import AgentOptions
 from tfdpg.options import options_of
 from tfdpg.ranges import KerasCell
 from tfdpg.training.checkpoints.objects import to_json
@@ -56,6 +57,13 @@ def refuse_pickling(agent: "Agent", protocol: Any) -> Any:
         "An agent is neither pickled nor copied in part. Use agent.save(directory) and tfdpg.load_agent(directory), "
         "or copy.deepcopy(agent)."
     )
+
+
+def not_preprocessed(options: AgentOptions) -> list[str]:
+    """Return the options that are set and with which observations are not preprocessed, as text."""
+    values = options.values()
+    refused = [f'{name}="{values[name]}"' for name in ("recurrent", "her") if values.get(name) is not None]
+    return refused + (["recorders"] if values.get("recorders") else [])
 
 
 def export_metadata(agent: "Agent") -> dict[str, Any]:

@@ -23,7 +23,7 @@ def export_agent(agent: "Agent", directory: str | Path, options: ExportOptions) 
         return _write(agent, directory, options)
     companion("check_target")(directory, options.format)
     references = {name: signature.reference(agent.spec) for name, signature in agent.signatures.items()}
-    observations = export.measured_observations(agent.spec, agent.replay, agent.seed)
+    observations = export.measured_observations(agent.spec, agent.replay, agent.seed, agent.data.preprocessing)
     with tempfile.TemporaryDirectory() as scratch:
         version = _write(agent, Path(scratch) / Path(directory).absolute().name, options)
         conversion = options.format, options.quantize, options.max_error, references, observations, options.batch
@@ -34,20 +34,28 @@ def export_agent(agent: "Agent", directory: str | Path, options: ExportOptions) 
 def signatures(
     declaration: Declaration, networks: Networks, data: AgentData
 ) -> tuple[dict[str, export.Signature], dict[str, Any]]:
-    """Return the signatures of the export, and the models that have one from observations and actions, by name."""
+    """Return the signatures of the export, and the models that have one from observations and actions, by name.
+
+    The models receive features if the environment's observations are preprocessed.
+    """
     values = declaration.action_values
     critics = dict(networks.components if values is None else values(networks.all))
     made = dict(declaration.signatures(networks.all | critics, data.evaluation_actor.pi))
     of_actions = [name for name, signature in made.items() if "a" in signature.inputs]
+    whole: Any = data.whole_policy().pi
+    if data.preprocessing is not None:
+        made = export.preprocessed_signatures(whole, data.preprocessing.recurrent_spec, made)
     return made, {name: critics[name] for name in of_actions if name in critics}
 
 
 def _write(agent: "Agent", directory: str | Path, options: ExportOptions) -> Path:
-    examples = export.example_observations(agent.spec, agent.replay, agent.seed)
+    preprocessing = agent.data.preprocessing
+    examples = export.example_observations(agent.spec, agent.replay, agent.seed, preprocessing=preprocessing)
     metadata = description.export_metadata(agent) | {"scores": dict(options.scores or {})}
-    networks = agent.networks | agent.copies | {"policy": agent.data.evaluation_actor.pi}
-    contents = agent.spec, networks, agent.signatures, examples, metadata, agent.data.recurrent_spec
-    policy = agent.data.evaluation_actor.numpy_policy()
+    policy_to_export = agent.data.whole_policy()
+    networks = agent.networks | agent.copies | {"policy": policy_to_export.pi}
+    contents = agent.spec, networks, agent.signatures, examples, metadata, agent.data.policy_state
+    policy = policy_to_export.numpy_policy()
     critics = {} if policy is None else _numpy_critics(agent)
     with free_graphs():
         return export.write(directory, *contents, policy, critics, options.signatures)

@@ -15,7 +15,6 @@ from tfdpg.checking.spaces import SOME_ACTIONS, findings_from
 from tfdpg.findings import Finding, outside
 from tfdpg.replay.buffer import group_widths
 from tfdpg.spec import Packed, Spec, nested_spaces
-from tfdpg.training.environment.finite import entry_name
 from tfdpg.training.environment.step_parsing import API, batched
 
 NOT_FINITE = "Find what divides by 0 or overflows; `fit` rejects such numbers."
@@ -169,7 +168,7 @@ class Observations:
                 remedy = NEVER_READ
             else:
                 remedy = MISSING if entry.returns else STAYS
-            name = entry_name(spec, column)
+            name = spec.entry_name(column)
             text = f"{name} = {entry.first} ({entry.times:,} of {self._count:,} observations)"
             groups.setdefault(remedy, []).append(text)
         for remedy, texts in groups.items():
@@ -192,7 +191,7 @@ class Observations:
             for column in sorted(np.flatnonzero(mask & is_scaled).tolist(), key=order.__getitem__):
                 span = f"{number(self._low[0][0, column])} to {number(self._high[0][0, column])}"
                 scale = f"offset {number(self._mean[column])}, scale {number(deviation[column])}, {span}"
-                texts.append(f"{entry_name(spec, column)} ({scale})")
+                texts.append(f"{spec.entry_name(column)} ({scale})")
             if texts:
                 yield Finding(
                     f"Features of the observations are {what}: {_some(texts)}.",

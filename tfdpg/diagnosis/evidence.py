@@ -21,7 +21,6 @@ from tfdpg.networks import Categorical, head_of
 from tfdpg.replay import ReplayBuffer
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.environment.finite import entry_name
 from tfdpg.training.evaluation import run_episodes
 from tfdpg.training.network_inputs import input_scale, network_calls
 
@@ -364,7 +363,7 @@ def feature_names(spec: Spec) -> list[str]:
     """Return the names of the features, "" for those of images and discrete parts."""
     leaves = [leaf.columns for leaf in spec.leaves if leaf.dtype == "float32"]
     columns = itertools.chain.from_iterable(range(each.start, each.stop) for each in leaves)
-    return [entry_name(spec, next(columns)) if is_real else "" for is_real in real_features(spec)]
+    return [spec.entry_name(next(columns)) if is_real else "" for is_real in real_features(spec)]
 
 
 def episodes_of(buffer: ReplayBuffer, before: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:

@@ -86,7 +86,9 @@ def worker_policies(agent: "Agent", options: Distribution, actor: ForwardPass) -
         noise_scales = [None]
     behaviour = agent.data.behaviour.with_network(actor)
     return [
-        BehaviourPolicy(agent.spec, actor, behaviour.exploration.at_scale(scale), behaviour.policy_state.fresh_copy())
+        BehaviourPolicy(
+            agent.data.spec, actor, behaviour.exploration.at_scale(scale), behaviour.policy_state.fresh_copy()
+        )
         for scale in noise_scales
     ]
 
@@ -151,4 +153,4 @@ def policy_for_workers(agent: "Agent", backend: str) -> tuple[ForwardPass, Calla
 
     structure = pi.to_json()
     recurrent_width = agent.data.behaviour.policy_state.fresh_copy().state.shape[1]
-    return CompiledPolicy(agent.spec, structure, recurrent_width, custom_classes(structure)), pi.get_weights
+    return CompiledPolicy(agent.data.spec, structure, recurrent_width, custom_classes(structure)), pi.get_weights

@@ -148,7 +148,7 @@ class ShardedReplay:
             replay.has_windows,
             replay.has_predecessors,
         )
-        arguments = agent.spec, buffer, agent.data.make_minibatch_builder, statistics is not None
+        arguments = agent.data.spec, buffer, agent.data.make_minibatch_builder, statistics is not None
         self._start = functools.partial(start_ray_actor, ReplayShard, *arguments, max_restarts=0)
         self._liveness = liveness
         self._agent = agent

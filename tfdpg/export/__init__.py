@@ -6,7 +6,13 @@ from tfdpg.companions import companion
 from tfdpg.export.describe import describe
 from tfdpg.export.examples import Observations, example_observations, measured_observations, observations_of_export
 from tfdpg.export.labels import keep_newest, read_labels, write_labels
-from tfdpg.export.signatures import Signature, return_signature, signatures, single_step_signatures
+from tfdpg.export.signatures import (
+    Signature,
+    preprocessed_signatures,
+    return_signature,
+    signatures,
+    single_step_signatures,
+)
 from tfdpg.export.write import write
 from tfdpg.exported import ExportError, Policy, check_safe, copy, latest_version, load, metadata, versions
 
@@ -34,6 +40,7 @@ __all__ = [
     "metadata",
     "read_labels",
     "read_prediction_logs",
+    "preprocessed_signatures",
     "return_signature",
     "signatures",
     "single_step_signatures",

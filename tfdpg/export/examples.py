@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfdpg.acting import GreedyPolicy
+from tfdpg.acting import GreedyPolicy, Preprocessing
 from tfdpg.environments import external_references, make
 from tfdpg.replay import ReplayBuffer
 from tfdpg.spec import Packed, Spec
@@ -32,7 +32,9 @@ class Observations(NamedTuple):
     origin: str
 
 
-def example_observations(spec: Spec, replay: ReplayBuffer, seed: int, count: int = COUNT) -> dict[str, np.ndarray]:
+def example_observations(
+    spec: Spec, replay: ReplayBuffer, seed: int, count: int = COUNT, preprocessing: Preprocessing | None = None
+) -> dict[str, np.ndarray]:
     """Return raw observations from the replay buffer or, if it is empty, from the observation space.
 
     Args:
@@ -40,13 +42,15 @@ def example_observations(spec: Spec, replay: ReplayBuffer, seed: int, count: int
         replay: the replay buffer.
         seed: the seed of the observation space.
         count: the number of observations.
+        preprocessing: computes the features that the replay buffer holds; None if it holds observations.
 
     Returns:
-        Arrays `[count, *shape]` by input name.
+        Arrays `[count, *shape]` by input name. Numbers that were missing are NaN.
     """
     if replay.size:
         slots = np.linspace(0, replay.size - 1, count).astype(np.int64)
-        return spec.unpack(replay.observation(slots))
+        packed = replay.observation(slots)
+        return spec.unpack(packed if preprocessing is None else (preprocessing.newest(packed[0]),))
     return sampled(spec, seed, count)
 
 
@@ -57,18 +61,21 @@ def sampled(spec: Spec, seed: int, count: int) -> dict[str, np.ndarray]:
     return _unpacked(spec, [spec.pack(space.sample()) for _ in range(count)])
 
 
-def measured_observations(spec: Spec, replay: ReplayBuffer, seed: int) -> Observations:
+def measured_observations(
+    spec: Spec, replay: ReplayBuffer, seed: int, preprocessing: Preprocessing | None = None
+) -> Observations:
     """Return observations of the replay buffer, and samples of the observation space if it contains too few.
 
     Args:
         spec: the spaces.
         replay: the replay buffer, which may be empty.
         seed: the seed of the observation space.
+        preprocessing: see `example_observations`.
     """
     num_from_replay = min(replay.size, MEASURED)
     if not num_from_replay:
         return Observations(sampled(spec, seed, MEASURED), f"{MEASURED} drawn from the observation space")
-    values = example_observations(spec, replay, seed, num_from_replay)
+    values = example_observations(spec, replay, seed, num_from_replay, preprocessing)
     origin = f"{num_from_replay} from the replay buffer"
     if missing := MEASURED - num_from_replay:
         values = _joined(values, sampled(spec, seed, missing))

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdpg.acting import RecurrentSpec
 from tfdpg.exported import LEVELS, named_recurrent_inputs
-from tfdpg.networks import Head, Recurrent, bounded, chosen_actions, flat_values, head_of, network_inputs
+from tfdpg.networks import Head, Preprocessed, Recurrent, bounded, chosen_actions, flat_values, head_of, network_inputs
 from tfdpg.spec import Spec
 
 Outputs = dict[str, tf.Tensor]
@@ -42,7 +42,8 @@ class Signature(NamedTuple):
         """Compute the outputs, in a graph or eagerly.
 
         A row with NaN or an infinity in one of its inputs gets NaN in all outputs, except that the recurrent state is
-        returned unchanged and integer outputs are `spec.no_action`. The networks receive 0 in place of such numbers,
+        returned unchanged and integer outputs are `spec.no_action`; observations may have such numbers if missing ones
+        are held. The networks receive 0 in place of such numbers,
         so other rows cannot be affected. Signatures of sequences apply the rule to each step themselves, and `levels`
         has no rows.
 
@@ -52,12 +53,15 @@ class Signature(NamedTuple):
             inputs: the other inputs, by name.
         """
         rows = {name: values for name, values in inputs.items() if self.inputs[name].shape.rank}
-        floats = [x for x in keras.tree.flatten([observation, rows]) if x is not None and x.dtype.is_floating]
+        holds = spec.missing == "hold"
+        checked = [rows] if holds else [observation, rows]
+        floats = [x for x in keras.tree.flatten(checked) if x is not None and x.dtype.is_floating]
         if self.axes != 1 or not floats:
             return self.compute(observation, **inputs)
         finite = finite_rows(floats, 1)
         rows = {name: with_zeros(values) for name, values in rows.items()}
-        outputs = self.compute(keras.tree.map_structure(with_zeros, observation), **inputs | rows)
+        seen = observation if holds else keras.tree.map_structure(with_zeros, observation)
+        outputs = self.compute(seen, **inputs | rows)
         return {
             name: where_rows(finite, values, inputs.get(name, spec.no_action if values.dtype.is_integer else np.nan))
             for name, values in outputs.items()
@@ -191,7 +195,29 @@ def return_signature(spec: Spec, critic: Any, head: Head, recurrent_spec: Recurr
     return Signature(compute, inputs, lambda rows: {"levels": np.array([LEVELS] * int(count(rows)), np.float32)})
 
 
-def step_signatures(spec: Spec, pi: Recurrent, recurrent_spec: RecurrentSpec, critic: str) -> dict[str, Signature]:
+def preprocessed_signatures(
+    policy: Preprocessed, recurrent_spec: RecurrentSpec, made: Mapping[str, Signature]
+) -> dict[str, Signature]:
+    """Return the signatures of a policy that preprocesses the environment's observations.
+
+    `pi` and `initial_state` are those of `step_signatures`, as for a recurrent policy. All others take sequences (see
+    `sequence_signature`); there is no `pi_and_q`.
+
+    Args:
+        policy: the policy.
+        recurrent_spec: describes the state of the preprocessing.
+        made: the signatures of the policy and the critics that receive features.
+    """
+    return step_signatures(recurrent_spec.spec, policy, recurrent_spec, "pi") | {
+        name: sequence_signature(recurrent_spec, policy, each)
+        for name, each in made.items()
+        if name not in ("pi", "pi_and_q")
+    }
+
+
+def step_signatures(
+    spec: Spec, pi: Recurrent | Preprocessed, recurrent_spec: RecurrentSpec, critic: str
+) -> dict[str, Signature]:
     """Return a recurrent policy as pure functions: `pi`, a step, and `initial_state`. The client keeps the state.
 
     `initial_state(batch) → a_before, h, c` returns the inputs for the first step of `batch` episodes, `[batch, n]`
@@ -247,41 +273,53 @@ def next_step_inputs(recurrent_spec: RecurrentSpec, outputs: Mapping[str, Any], 
     return names | {name: outputs[name] for name, _ in recurrent_spec.parts}
 
 
-def sequence_signature(recurrent_spec: RecurrentSpec, critic: Recurrent, signature: Signature) -> Signature:
+def sequence_signature(
+    recurrent_spec: RecurrentSpec, critic: Recurrent | Preprocessed, signature: Signature
+) -> Signature:
     """Return a signature on sequences from an episode's start: inputs and outputs are `[batch, time, ...]`.
 
     The previous actions are those of the sequence, and so are the previous rewards, the input `r`, if the agent
     receives them. A step with a non-finite number in its observation, its action or its previous reward has outputs of
-    NaN. The recurrent state does not change at a step whose observation or previous reward is not finite, and an action
-    that is not finite does not replace the previous action.
+    NaN; observations may have such numbers if missing ones are held. The recurrent state does not change at a step
+    whose observation or previous reward is not finite, and an action that is not finite does not replace the previous
+    action.
 
     Args:
         recurrent_spec: describes the critic's recurrent state.
-        critic: a recurrent critic.
-        signature: computes the outputs of a step from the recurrent layers' output and the action.
+        critic: a recurrent critic, or a policy that preprocesses, whose features a critic receives.
+        signature: computes the outputs of a step from the recurrent layers' output, or the features, and the action.
     """
+    spec = recurrent_spec.spec
+    takes_action = "a" in signature.inputs
 
-    def compute(observation: Any, a: Any, r: Any = None, **others: Any) -> Outputs:
-        batch = tf.shape(a)[0]
-        time = tf.shape(a)[1]
+    def compute(observation: Any, a: Any = None, r: Any = None, **others: Any) -> Outputs:
+        parts = keras.tree.flatten(observation)
+        batch = tf.shape(parts[0])[0]
+        time = tf.shape(parts[0])[1]
+        if a is None:
+            a = tf.zeros([batch, time, spec.act_dim])
         acted = finite_rows([a], 2)
         a = with_zeros(a)
-        executed = _last_finite(a, acted, recurrent_spec.spec.center) if recurrent_spec.uses_action else a
+        executed = _last_finite(a, acted, spec.center) if recurrent_spec.uses_action else a
         previous = previous_inputs(recurrent_spec, executed, r)
-        valid = finite_rows([previous, *(x for x in keras.tree.flatten(observation) if x.dtype.is_floating)], 2)
-        seen = keras.tree.map_structure(with_zeros, observation)
+        holds = spec.missing == "hold"
+        valid = finite_rows([previous, *(x for x in parts if x.dtype.is_floating and not holds)], 2)
+        seen = observation if holds else keras.tree.map_structure(with_zeros, observation)
         previous = with_zeros(previous)
         features, _ = critic.unroll(seen, previous, valid, critic.initial_state(previous))
         others = {name: _for_each_step(values, batch, time) for name, values in others.items()}
-        outputs = signature.compute(flat(features), a=flat(a), **others)
+        outputs = signature.compute(flat(features), **({"a": flat(a)} if takes_action else {}), **others)
         outputs = {name: _unflat(values, batch, time) for name, values in outputs.items()}
-        return {name: where_rows(valid & acted, values, np.nan) for name, values in outputs.items()}
+        no_output = {name: spec.no_action if each.dtype.is_integer else np.nan for name, each in outputs.items()}
+        return {name: where_rows(valid & acted, values, no_output[name]) for name, values in outputs.items()}
 
     def examples(observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return signature.examples(observations) | {"r": example_rewards(observations, 2)}
 
-    action = signature.inputs["a"]
-    inputs = {"a": tf.TensorSpec([None, *action.shape], action.dtype, name="a")}
+    inputs = {}
+    if takes_action:
+        action = signature.inputs["a"]
+        inputs["a"] = tf.TensorSpec([None, *action.shape], action.dtype, name="a")
     if recurrent_spec.uses_reward:
         inputs["r"] = tf.TensorSpec([None, None], tf.float32, name="r")
     return Signature(compute, dict(signature.inputs) | inputs, examples, axes=2)

@@ -14,7 +14,7 @@ from tfdpg.acting import RecurrentSpec
 from tfdpg.export.signatures import count, example_rewards, flat, next_step_inputs, previous_inputs, tensors
 from tfdpg.export.source import Source
 from tfdpg.exported import ExportError, loadable
-from tfdpg.networks import Recurrent, chosen_actions
+from tfdpg.networks import Preprocessed, Recurrent, chosen_actions
 from tfdpg.spec import Spec
 
 RTOL, ATOL = 1e-4, 1e-5
@@ -164,7 +164,9 @@ def _episodes(
     return steps
 
 
-def check_steps(pi: Recurrent, recurrent_spec: RecurrentSpec, examples: Inputs, tolerance: float, run: Run) -> None:
+def check_steps(
+    pi: Recurrent | Preprocessed, recurrent_spec: RecurrentSpec, examples: Inputs, tolerance: float, run: Run
+) -> None:
     """Step through episodes by the signatures, and compare with the policy unrolled in one call.
 
     Args:
@@ -227,6 +229,30 @@ def check_nonfinite(name: str, inputs: Inputs, spec: Spec, run: Run) -> None:
                     "exported again."
                 )
             compare(f"{name} beside an observation that is not finite", values[1:], clean[output][1:], ATOL)
+
+
+def check_missing(
+    name: str, inputs: Inputs, spec: Spec, run: Run, reference: Reference, in_half_precision: bool = False
+) -> None:
+    """Check that missing numbers are held: the outputs for NaN and infinities are those of the networks.
+
+    Args:
+        name: the signature, which computes one step for each row.
+        inputs: a batch of several rows.
+        spec: the spaces.
+        run: computes the signature.
+        reference: computes the expected outputs.
+        in_half_precision: see `compare_signature`.
+
+    Raises:
+        ExportError: the signature does something else.
+    """
+    missing: dict[str, np.ndarray] = {**inputs}
+    for leaf in spec.leaves:
+        missing[leaf.name] = inputs[leaf.name].copy()
+        missing[leaf.name].reshape(len(inputs[leaf.name]), -1)[:2, ::2] = [[np.nan], [np.inf]]
+    what = f"{name}, with missing numbers"
+    compare_signature(what, lambda _, given: run(name, given), reference, [missing], in_half_precision)
 
 
 def open_session(

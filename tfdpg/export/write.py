@@ -98,7 +98,9 @@ def write(
                 tolerance = verify.HALF_PRECISION if half_precision else verify.ATOL
                 verify.check_steps(networks["policy"], recurrent_spec, examples, tolerance, run)
             for name, signature in signatures.items():
-                if signature.axes == 1:
+                if signature.axes == 1 and spec.missing == "hold":
+                    verify.check_missing(name, cases[name][-1], spec, run, references[name])
+                elif signature.axes == 1:
                     verify.check_nonfinite(name, cases[name][-1], spec, run)
         if actor is not None:
             _write_numpy_policy(scratch / NUMPY_POLICY, actor, critics, references, cases)

@@ -108,7 +108,11 @@ def c_header(
     state = code.state()
     invalid_action = "a is NaN" if spec.actions is None else f"a is {spec.no_action}, which is not a valid action"
     unchanged = "" if actor.recurrent_spec is None else ", and the state is unchanged"
-    usage.append(f"{prefix}_pi returns 0, or 1 if an input is NaN or infinite; then {invalid_action}{unchanged}.")
+    an_input = "an input"
+    if spec.missing == "hold":
+        usage.append("A number of x that is NaN or infinite is missing; the policy uses its last value.")
+        an_input = "the state"
+    usage.append(f"{prefix}_pi returns 0, or 1 if {an_input} is NaN or infinite; then {invalid_action}{unchanged}.")
     for name, critic in critics.items():
         body += ["", *Code(critic, code.constants, prefix).value(name)]
         usage.append(
@@ -208,8 +212,9 @@ class Code:
         spec = self._network.spec
         state = [self._field(*each) for each in self._fields()]
         invalid_action = "NAN" if spec.actions is None else f"{spec.no_action}.0f"
+        checked = state if spec.missing == "hold" else [("x", self._width), *state]
         self._lines += [
-            f"if (!({self._finite(('x', self._width), *state)})) {{",
+            f"if (!({self._finite(*checked)})) {{",
             f"    for (int i = 0; i < {spec.act_dim}; i++) a[i] = {invalid_action};",
             "    return 1;",
             "}",
@@ -279,6 +284,10 @@ class Code:
     def _finite(self, *arrays: Array) -> str:
         """Return the test that all elements of arrays are finite."""
         return " && ".join(f"{self._prefix}_finite({width}, {name})" for name, width in arrays)
+
+    def finite(self, pointer: str) -> str:
+        """Return the test that the number at a pointer is finite."""
+        return f"{self._prefix}_finite(1, {pointer})"
 
     def constant(self, name: str, values: Any) -> str:
         """Write an array of constants, and return its name.
@@ -560,6 +569,27 @@ def _rnn_stack(
         x = _cell(cell, code, x, f"({new} + {start})")
         start += cell.state_width
     return new, width
+
+
+@c_layer("tfdpg>Preprocess")
+def _preprocess(code: Code, weights: Sequence[np.ndarray], x: Array, state: Array, *, frames: int) -> Array:
+    """Write the features and the new state; see `tfdpg.acting.preprocessing.preprocess`."""
+    count = x[1]
+    held: list[Array] = []
+    frame = x
+    if weights:
+        finite = f"{code.finite(f'{x[0]} + i')}"
+        held = [code.array(count, f"{finite} ? {x[0]}[i] : {state[0]}[i]")]
+        flagged = code.vector("flagged", weights[0], x)
+        frame = code.join([held[0], code.array(count, f"{finite} ? 0.0f : {flagged}[i]")])
+    if frames == 1:
+        return code.join([frame, *held])
+    width = frame[1]
+    start = sum(size for _, size in held)
+    begun = f"{state[0]}[{state[1] - 1}] > 0.5f"
+    before = code.array((frames - 1) * width, f"{begun} ? {state[0]}[{start} + i] : {frame[0]}[i % {width}]")
+    newer = (f"({before[0]} + {width})", before[1] - width)
+    return code.join([before, frame, *held, *([newer] if newer[1] else []), frame, code.array(1, "1.0f")])
 
 
 @functools.singledispatch

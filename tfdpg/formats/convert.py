@@ -13,7 +13,16 @@ from tfdpg.acting import GreedyPolicy
 from tfdpg.arguments import check_value, reject
 from tfdpg.export.examples import Observations, observations_of_export
 from tfdpg.export.source import Source
-from tfdpg.export.verify import ActionError, Reference, Run, action_error, check_nonfinite, differences, in_session
+from tfdpg.export.verify import (
+    ActionError,
+    Reference,
+    Run,
+    action_error,
+    check_missing,
+    check_nonfinite,
+    differences,
+    in_session,
+)
 from tfdpg.exported import FORMAT, METADATA, ExportError, check_directory, new_directory, step, versions
 from tfdpg.formats import c, litert, onnx
 from tfdpg.ranges import OPSET, OPSETS
@@ -176,13 +185,17 @@ def convert(
         facts = {"export_format": format, "left_out": left_out}
         found = {}
         run = stack.enter_context(chosen.run(source, scratch))
+        half = chosen.half_precision and source.in_half_precision()
         leaf = source.spec.leaves[0]
         for name in written:
             observation = source.inputs(name).get(leaf.name)
             if observation is not None and len(observation.shape) == len(leaf.shape) + 1:  # and not a sequence of them
-                check_nonfinite(name, source.cases[name][-1], source.spec, run)
+                inputs = source.cases[name][-1]
+                if source.spec.missing == "error":
+                    check_nonfinite(name, inputs, source.spec, run)
+                elif quantize is None:
+                    check_missing(name, inputs, source.spec, run, expected[name], half)
         if quantize is None or observations is None:
-            half = chosen.half_precision and source.in_half_precision()
             found = differences(source, run, expected, list(written), half)
         else:
             error = action_error(source, run, expected, observations.values)

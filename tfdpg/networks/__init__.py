@@ -22,6 +22,7 @@ from tfdpg.networks.graph_cleanup import free_graphs
 from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
 from tfdpg.networks.mlp import OutputTransform, action_input, mlp_actor, mlp_critic
 from tfdpg.networks.numpy_form import numpy_critic, numpy_policy
+from tfdpg.networks.preprocessing import Preprocessed
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
 from tfdpg.networks.recurrent import Recurrent, RNNSpec
 from tfdpg.networks.renormalization import BatchRenormalization
@@ -50,6 +51,7 @@ __all__ = [
     "Head",
     "SequenceBatch",
     "RNNStack",
+    "Preprocessed",
     "Recurrent",
     "HeadOptions",
     "Mixture",

@@ -15,6 +15,7 @@ from tfdpg.acting.network import FEATURES, OTHER, Node, NumpyNetwork
 from tfdpg.compat.keras import graph_nodes
 from tfdpg.networks.encoder import Normalizer, is_built_in_encoder
 from tfdpg.networks.heads import head_of
+from tfdpg.networks.preprocessing import Preprocessed
 from tfdpg.networks.recurrent import Recurrent
 from tfdpg.networks.rnn import RNNStack, cell_name, output_width
 from tfdpg.spec import Spec
@@ -64,6 +65,8 @@ def _nodes(spec: Spec, model: keras.Model) -> list[Node] | None:
     try:
         if isinstance(model, Recurrent):
             converter.recurrent(model)
+        elif isinstance(model, Preprocessed):
+            converter.preprocessed(model)
         else:
             converter.functional(model, converter.inputs(model))
         weights = np.zeros(sum(math.prod(weight.shape) for weight in model.weights), np.float32)
@@ -80,6 +83,7 @@ class _Converter:
         self._spec = spec
         self._names = sorted(leaf.name for leaf in spec.leaves)  # as Keras flattens a dict
         self.nodes: list[Node] = []
+        self._width: int | None = None  # the number of features, if they are computed from the observation
         self._weights: dict[int, tuple[int, tuple[int, ...]]] = {}
         start = 0
         for weight in model.weights:
@@ -105,9 +109,11 @@ class _Converter:
             raise _Unsupported
         values: dict[int, Any] = {id(tensor): value for tensor, value in zip(model.inputs, inputs, strict=True)}
         if is_built_in_encoder(model):
-            if list(inputs) != self._names:  # something is computed from the observation before
+            if list(inputs) == self._names:
+                return self._encoder(model, FEATURES)
+            if self._width is None or len(inputs) != 1:  # something else is computed from the observation before
                 raise _Unsupported
-            return self._encoder(model)
+            return self._encoder(model, inputs[0])
         for node in graph_nodes(model):
             if not node.is_input:
                 values[id(node.outputs[0])] = self._call(node, [values[id(tensor)] for tensor in node.input_tensors])
@@ -127,9 +133,17 @@ class _Converter:
         remembered = self._columns(state, start, start + output_width(rnn.cells[-1]))
         return self._add("Concatenate", [self.functional(model.torso, [remembered]), state], {"axis": -1})
 
-    def _encoder(self, model: keras.Model) -> int:
+    def preprocessed(self, model: Preprocessed) -> int:
+        """Add the nodes of one step of a policy that preprocesses; its outputs are followed by the new state."""
+        self._width = model.width
+        outputs = self._layer(model.preprocess, [FEATURES, OTHER])
+        features = self._columns(outputs, 0, model.width)
+        state = self._columns(outputs, model.width, model.width + model.state_width)
+        return self._add("Concatenate", [self.functional(model.policy, [features]), state], {"axis": -1})
+
+    def _encoder(self, model: keras.Model, features: int) -> int:
         normalizers = [layer for layer in model.layers if isinstance(layer, Normalizer)]
-        return self._layer(normalizers[0], [FEATURES]) if normalizers else FEATURES
+        return self._layer(normalizers[0], [features]) if normalizers else features
 
     def _number(self, value: Any) -> int:
         """The number of a value; the features of one part of an observation, if it is a vector of floats."""

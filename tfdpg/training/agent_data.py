@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdpg.acting import BehaviourPolicy, RecurrentState, RunningStatistics
+from tfdpg.acting import BehaviourPolicy, Preprocessing, RecurrentSpec, RecurrentState, RunningStatistics
 from tfdpg.compat.keras import flatten_layers
 from tfdpg.components import Declaration, Networks, PolicySpec
-from tfdpg.networks import Normalizer, PolicyInference, numpy_policy
+from tfdpg.networks import Normalizer, PolicyInference, Preprocessed, numpy_policy
 from tfdpg.replay import GoalFunctions, Recorder, ReplayBuffer, TimeSteps, return_range
 from tfdpg.replay.demonstrations import Demonstrations
 from tfdpg.replay.minibatches import Gather, MinibatchBuilder
@@ -34,9 +34,11 @@ class AgentData:
         networks: the networks that were built from it.
         options: the options of the agent.
         recorders: receive all steps, beside the replay buffer.
+        preprocessing: computes what networks receive of the environment's observations; None if they receive these.
 
     Attributes:
-        spec: the spaces of the environment.
+        spec: the spaces of the environment; with `preprocessing`, those of the features that it computes.
+        preprocessing: see above.
         options: the options of the agent.
         replay: the replay buffer.
         may_grow: whether `fit_offline` makes the replay buffer larger if its data does not fit.
@@ -60,9 +62,15 @@ class AgentData:
     """
 
     def __init__(
-        self, declaration: Declaration, networks: Networks, options: Any, recorders: Sequence[ReplayBuffer | Recorder]
+        self,
+        declaration: Declaration,
+        networks: Networks,
+        options: Any,
+        recorders: Sequence[ReplayBuffer | Recorder],
+        preprocessing: Preprocessing | None = None,
     ):
         self.spec = spec = declaration.spec
+        self.preprocessing = preprocessing
         self.options = options
         minibatches = declaration.minibatches
         self.replay = minibatches.replay
@@ -85,10 +93,12 @@ class AgentData:
         self.actor = self._inference(declaration.behaviour, networks)
         same = evaluation is declaration.behaviour
         self.evaluation_actor = self.actor if same else self._inference(evaluation, networks)
+        self._whole_actor = self._preprocessed(self.actor)
+        self._whole_evaluation_actor = self._whole_actor if same else self._preprocessed(self.evaluation_actor)
         state = None if self.recurrent_spec is None else RecurrentState(self.recurrent_spec)
         self.behaviour = BehaviourPolicy(spec, self.actor, declaration.exploration, state)
         acting = self.replay, self.schedule, self.behaviour, options.drawn_seed, options.reward_shaper
-        self.collector = Collector(spec, *acting, recorders)
+        self.collector = Collector(spec, *acting, recorders, preprocessing)
         self.lateness: Lateness | None = None
         self.lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
@@ -99,6 +109,37 @@ class AgentData:
         in_numpy = numpy_policy(self.spec, model, policy.recurrent) if is_built_in else None
         width = 0 if policy.recurrent is None else policy.recurrent.width
         return PolicyInference(self.spec, model, in_numpy, self.options.device, width)
+
+    def _preprocessed(self, actor: PolicyInference) -> PolicyInference:
+        """Return the forward pass of a policy from the environment's observations."""
+        if self.preprocessing is None:
+            return actor
+        model = Preprocessed.of(self.preprocessing, actor.pi)
+        raw = self.preprocessing.raw
+        recurrent_spec = self.preprocessing.recurrent_spec
+        in_numpy = None if actor.weights_from is None else numpy_policy(raw, model, recurrent_spec)
+        return PolicyInference(raw, model, in_numpy, self.options.device, recurrent_spec.width)
+
+    def whole_policy(self, explores: bool = False) -> PolicyInference:
+        """Return the evaluation policy, or the behaviour policy, from the environment's observations to outputs."""
+        actor = self._whole_actor if explores else self._whole_evaluation_actor
+        if self.preprocessing is not None and isinstance(actor.pi, Preprocessed) and actor.pi.preprocess.holds:
+            actor.pi.preprocess.flagged.assign(self.preprocessing.flagged)
+        return actor
+
+    @property
+    def policy_state(self) -> RecurrentSpec | None:
+        """The state of `whole_policy`: recurrent, or of the preprocessing; None if it has none."""
+        return self.recurrent_spec if self.preprocessing is None else self.preprocessing.recurrent_spec
+
+    def whole_behaviour(self) -> BehaviourPolicy:
+        """Return a behaviour policy for the environment's observations, with present weights and a state of its own."""
+        actor = self.whole_policy(explores=True).snapshot()
+        behaviour = self.behaviour.with_network(actor)
+        if self.preprocessing is None:
+            return behaviour
+        state = RecurrentState(self.preprocessing.recurrent_spec)
+        return BehaviourPolicy(self.preprocessing.raw, actor, behaviour.exploration, state)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
@@ -210,12 +251,15 @@ class AgentData:
 
     def state(self) -> dict[str, Any]:
         """Return the counters and random states of acting, as plain JSON values."""
-        return self.schedule.state() | {"collector": self.collector.state()}
+        flagged = {} if self.preprocessing is None else {"flagged": self.preprocessing.flagged.tolist()}
+        return self.schedule.state() | {"collector": self.collector.state()} | flagged
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `state`, after the networks and the replay buffer."""
         self.schedule.restore(state)
         self.collector.restore(state["collector"])
+        if self.preprocessing is not None:
+            self.preprocessing.flagged[:] = state["flagged"]
         self.actor.refresh()
 
     def write_statistics(self) -> None:

@@ -59,7 +59,8 @@ def fit(agent: TrainedAgent, env: Any, options: FitOptions) -> keras.callbacks.H
         resources.enter_context(agent.data.collector.not_watching())
         hold_steps = options.hold_steps if options.realtime else None
         reset_seed = agent.data.collector.next_reset_seed
-        runner = EnvRunner(env, agent.spec, reset_seed, options.max_ep_len, watch, hold_steps)
+        limits = options.max_ep_len, watch, hold_steps
+        runner = EnvRunner(env, agent.spec, reset_seed, *limits, agent.data.preprocessing)
         logs = [*step_logs(agent.spec), *(LOGS if options.realtime else ())]
         training = TrainingRun(agent, options, options.epoch_limit, logs)
         training.training_warnings.plan(options, runner)
@@ -105,7 +106,8 @@ def fit_offline(agent: TrainedAgent, data: Any, options: OfflineOptions) -> kera
         check_environments(agent, options.validation_env)
         agent.data.collector.close_episodes()
         if data is not None:
-            load_into(agent.replay, data, options.clip_actions, agent.data.grow if agent.data.may_grow else None)
+            grow = agent.data.grow if agent.data.may_grow else None
+            load_into(agent.replay, data, options.clip_actions, grow, agent.data.preprocessing)
         limit = None if options.epoch_limit is None else agent.epoch + options.epoch_limit
         training = TrainingRun(agent, options, limit, ("updates", "updates_per_second"))
         with deferred_signals() as interrupted:

@@ -38,8 +38,8 @@ def network_calls(agent: TrainedAgent, has_actions: bool = True) -> Iterator[tup
         return
     slots = buffer.transition_slots()
     slots = slots[np.linspace(0, len(slots) - 1, 500).astype(np.int64)]
-    leaves = agent.spec.unpack(buffer.observation(slots))
-    observation: Any = leaves if agent.spec.is_dict else leaves["x"]
+    leaves = agent.data.spec.unpack(buffer.observation(slots))
+    observation: Any = leaves if agent.data.spec.is_dict else leaves["x"]
     action = buffer.action(slots) if has_actions else np.zeros_like(buffer.action(slots))
     for name, model in {"policy": agent.data.evaluation_actor.pi, **agent.exported_critics}.items():
         arguments = len(model.inputs) - len(leaves) if is_functional(model) else -1

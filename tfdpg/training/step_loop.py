@@ -144,7 +144,7 @@ class StepLoop:
         self._has_checked_observations = True
         buffer = self._agent.replay
         newest = np.arange(max(0, buffer.added - 100), buffer.added) % buffer.replay_size
-        warn_of_observations(self._agent.spec, buffer.observation(newest))
+        warn_of_observations(self._agent.data.spec, buffer.observation(newest))
 
     def _restart(self, interruption: Interrupted) -> None:
         """Begin new episodes in the sub-environments that someone else has reset or stepped."""

@@ -4,7 +4,6 @@ import numpy as np
 
 from tfdpg.arguments import warn
 from tfdpg.training.environment.env_runner import LONG_EPISODE, EnvRunner
-from tfdpg.training.environment.finite import entry_name
 from tfdpg.training.network_inputs import NORMALIZER, input_scale
 from tfdpg.training.options import FitOptions, TrainingOptions
 from tfdpg.training.trained_agent import TrainedAgent
@@ -172,7 +171,7 @@ def badly_scaled(agent: TrainedAgent) -> tuple[str, float, float] | None:
         Its name, such as `x[3]`, its mean and its standard deviation; None if no feature is above `LARGE_FEATURE`, or
         the replay buffer is empty.
     """
-    spec = agent.spec
+    spec = agent.data.spec
     replay = agent.replay
     if not replay.size or "float32" not in spec.groups:
         return None
@@ -185,7 +184,7 @@ def badly_scaled(agent: TrainedAgent) -> tuple[str, float, float] | None:
     if not (sizes > LARGE_FEATURE).any():
         return None
     column = int(sizes.argmax())
-    return entry_name(spec, column), float(values[:, column].mean()), float(values[:, column].std())
+    return spec.entry_name(column), float(values[:, column].mean()), float(values[:, column].std())
 
 
 def pluralize(number: int, unit: str = "step") -> str:

@@ -51,6 +51,13 @@ class AgentOptions(Options, group="algorithm"):
     """number that is added to the standard deviation by which observations are divided."""
     normalize_clip: Annotated[Positive, Only(normalize_observations=True)] = 5.0
     """largest absolute value of a normalised observation; larger ones are clipped."""
+    missing: Annotated[Literal["error", "hold"], Structural] = "error"
+    """what happens to numbers of an observation that are NaN or infinite: "error" stops with a message; with "hold"
+    such a number keeps its last value, and the networks also receive a flag for each number that was ever missing."""
+    frame_stack: Annotated[Count, Structural] = 1
+    """number of successive observations that the networks receive together; 1 is the newest one alone."""
+    observation_names: Annotated[Sequence[str] | None, Structural] = None
+    """name of each number of an observation, for messages and exports; None numbers them, such as `x[4]`."""
 
     REPLAY: ClassVar = Group("replay")
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfdpg.acting import Preprocessing
 from tfdpg.arguments import reject, shown
 from tfdpg.companions import companion
 from tfdpg.files import check_data
@@ -16,7 +17,6 @@ from tfdpg.replay.segments import as_one_segment, drop_outgoing_links
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoints.checkpoint import is_saved, read_rows, replay_files
 from tfdpg.training.data.tables import TABLES, is_table, read_table, table_arrays
-from tfdpg.training.environment.finite import entry_name
 
 OBSERVATIONS = "observations", "next_observations"
 ROUNDING = 1e-6
@@ -24,7 +24,11 @@ ROUNDING = 1e-6
 
 
 def load_into(
-    buffer: ReplayBuffer, data: Any, clip_actions: bool = False, grow: Callable[[int], None] | None = None
+    buffer: ReplayBuffer,
+    data: Any,
+    clip_actions: bool = False,
+    grow: Callable[[int], None] | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> None:
     """Append stored transitions to a replay buffer: all of them, or none if one cannot be used.
 
@@ -48,6 +52,8 @@ def load_into(
         clip_actions: whether actions outside the action space are clipped to it; False refuses them.
         grow: makes the replay buffer larger, given the number of rows, if the transitions do not fit; None refuses
             them.
+        preprocessing: computes the features that the replay buffer holds from the observations of `data`; None if it
+            holds these. Saved agents and replay buffers have features already.
 
     Raises:
         ValueError: arrays are missing, of other shapes or not finite; the ends of episodes are not known; actions are
@@ -57,7 +63,7 @@ def load_into(
     """
 
     def usable() -> Iterator[dict[str, Any]]:
-        for segment in _Reader(buffer, clip_actions).segments(data):
+        for segment in _Reader(buffer, clip_actions, preprocessing).segments(data):
             _fit_columns(buffer, segment, data)
             _check_stored(buffer, segment, clip_actions)
             yield segment
@@ -150,6 +156,12 @@ class _Reader(NamedTuple):
 
     buffer: ReplayBuffer
     clip_actions: bool
+    preprocessing: Preprocessing | None
+
+    @property
+    def spec(self) -> Spec:
+        """The spaces of the data."""
+        return self.buffer.spec if self.preprocessing is None else self.preprocessing.raw
 
     def segments(self, data: Any, source: str = "`data`") -> Iterator[dict[str, Any]]:
         """Yield the segments of the data of `load_into`; messages name `source` as their origin."""
@@ -166,12 +178,12 @@ class _Reader(NamedTuple):
         elif isinstance(data, Mapping):
             yield from self._from_arrays(data, source)
         elif is_table(data):
-            yield from self._from_arrays(table_arrays(self.buffer.spec, data, source), source)
+            yield from self._from_arrays(table_arrays(self.spec, data, source), source)
         elif hasattr(data, "iterate_episodes"):
             for number, episode in enumerate(data.iterate_episodes()):
                 whole = {name: getattr(episode, name) for name in ("actions", "rewards", "terminations", "truncations")}
-                whole["observations"] = _part(self.buffer.spec, episode, slice(-1))
-                whole["next_observations"] = _part(self.buffer.spec, episode, slice(1, None))
+                whole["observations"] = _part(self.spec, episode, slice(-1))
+                whole["next_observations"] = _part(self.spec, episode, slice(1, None))
                 yield self._rows(whole, f"episode {number} of {source}")
         else:
             known = "a dict of arrays, a DataFrame, a path, a replay buffer, an agent or a Minari data set"
@@ -187,9 +199,9 @@ class _Reader(NamedTuple):
         data = with_standard_names(data, "data")
         if "prediction_logs" in data:
             given = {name: values for name, values in data.items() if name != "prediction_logs"}
-            data = companion("read_prediction_logs")(data["prediction_logs"], self.buffer.spec) | given
-        if self.buffer.spec.is_dict:
-            data = {**data} | {name: self.buffer.spec.by_name(data[name]) for name in OBSERVATIONS if name in data}
+            data = companion("read_prediction_logs")(data["prediction_logs"], self.spec) | given
+        if self.spec.is_dict:
+            data = {**data} | {name: self.spec.by_name(data[name]) for name in OBSERVATIONS if name in data}
         return [
             self._rows(part, source if client is None else f"client {client!r} in {source}")
             for client, part in _by_client(data).items()
@@ -203,7 +215,7 @@ class _Reader(NamedTuple):
         elif segments.is_saved(path):
             yield from read_rows(segments.verify_saved(path)[1])
         elif path.suffix.lower() in TABLES:
-            yield from self._from_arrays(table_arrays(self.buffer.spec, read_table(path), str(path)), str(path))
+            yield from self._from_arrays(table_arrays(self.spec, read_table(path), str(path)), str(path))
         else:
             files = sorted(path.glob("[0-9]*.npz")) if path.is_dir() else [path]
             if not files:
@@ -217,7 +229,7 @@ class _Reader(NamedTuple):
 
     def _rows(self, data: Mapping[str, Any], source: str) -> dict[str, Any]:
         """Return a segment with these transitions, and with the final observation after each end of an episode."""
-        spec = self.buffer.spec
+        spec = self.spec
         arrays = {"actions": _actions(spec, _array(data, "actions"))}
         per_row = ("rewards", "terminations", *({"truncations"} & data.keys()))
         arrays |= {name: _per_row(name, _array(data, name), source) for name in per_row}
@@ -256,6 +268,10 @@ class _Reader(NamedTuple):
         ends = terminated | truncated | is_break
         if count:
             ends[-1] = True
+        if self.preprocessing is not None:
+            observation, following = zip(
+                self.preprocessing.transitions(observation[0], following[0], ends), strict=True
+            )
         more = None if extra is None else arrays[extra]
         drop_truncated = not has_next
         segment = _interleave(self.buffer, observation, following, arrays, more, terminated, ends, drop_truncated)
@@ -264,7 +280,7 @@ class _Reader(NamedTuple):
     def _extra_columns(self, data: Mapping[str, Any]) -> str | None:
         """Return the array whose columns the replay buffer stores after the actions; None if there is none."""
         name = "states" if self.buffer.state_width else "behaviours"
-        return name if name in data and self.buffer.step_width > self.buffer.spec.act_dim else None
+        return name if name in data and self.buffer.step_width > self.spec.act_dim else None
 
 
 def _by_client(data: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
@@ -344,7 +360,7 @@ def _check_finite(name: str, values: np.ndarray, source: str, spec: Spec | None 
         source: where it comes from.
         spec: the spaces, if it holds packed observations.
     """
-    if values.dtype.kind in "bu" or not len(values):
+    if values.dtype.kind in "bu" or not len(values) or (spec is not None and spec.missing == "hold"):
         return
     table = values.reshape(len(values), -1)
     with np.errstate(over="ignore"):
@@ -352,7 +368,7 @@ def _check_finite(name: str, values: np.ndarray, source: str, spec: Spec | None 
     if not is_finite.all():
         row, column = map(int, np.argwhere(~is_finite)[0])
         where = f"row {row}, column {column}" if table.shape[1] > 1 or values.ndim > 1 else f"row {row}"
-        entry = "" if spec is None else f" ({entry_name(spec, column)})"
+        entry = "" if spec is None else f" ({spec.entry_name(column)})"
         raise ValueError(
             f"The array {name!r} of {source} must hold finite numbers. "
             f"Received: {table[row, column]} in {where}{entry}; "

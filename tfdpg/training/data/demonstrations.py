@@ -36,7 +36,7 @@ def _load(agent: TrainedAgent, options: FitOptions) -> Demonstrations:
     data = agent.data
     before = data.demonstrations_state
     buffer = agent.replay.like(1, in_memory=False)  # it becomes as large as the data
-    load_into(buffer, options.demonstrations, grow=buffer.resize)
+    load_into(buffer, options.demonstrations, grow=buffer.resize, preprocessing=data.preprocessing)
     if room := max(agent.replay.replay_size if options.join_interventions else 0, joined_rows(before)):
         buffer.resize(buffer.size + room)
     demonstrations = Demonstrations(data.make_minibatch_builder(buffer))

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from tfdpg.acting import BehaviourPolicy
+from tfdpg.acting import BehaviourPolicy, FeatureRows, Preprocessing
 from tfdpg.arguments import reject
 from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
 from tfdpg.replay.demonstrations import Demonstrations
@@ -39,6 +39,8 @@ class Collector:
         seed: the seed of the exploration and of the resets.
         reward_shaper: computes the rewards to store; None stores them as they are.
         recorders: receive every row that `replay` receives.
+        preprocessing: computes the features of the environment's observations, of which `spec` has the spaces; None if
+            they are stored as they are.
 
     Attributes:
         rng: the generator of all random numbers for acting.
@@ -57,8 +59,11 @@ class Collector:
         seed: int,
         reward_shaper: RewardShaper | None,
         recorders: Sequence[ReplayBuffer | Recorder] = (),
+        preprocessing: Preprocessing | None = None,
     ):
         self._spec = spec
+        self._preprocessing = preprocessing
+        self._rows = None if preprocessing is None else FeatureRows(preprocessing)
         self._replay = replay
         self._schedule = schedule
         self._recorders = recorders
@@ -111,8 +116,32 @@ class Collector:
         finally:
             self._episode_ended, self._count_updates = before
 
+    def act_on(self, observation: Any, explore: bool) -> np.ndarray:
+        """See `Agent.act`."""
+        if self._rows is None or self._preprocessing is None:
+            return self.act(observation, explore)
+        action = self.act(self._rows.of(observation), explore)
+        return self._spec.first(action) if self._preprocessing.raw.is_single(observation) else action
+
+    def receive_step(
+        self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final: Any, action: Any = None
+    ) -> None:
+        """See `Agent.observe`."""
+        if self._rows is None or self._preprocessing is None:
+            self.observe(reward, next_observation, terminated, truncated, final, action)
+            return
+        ended = (np.asarray(terminated, bool) | np.asarray(truncated, bool)).reshape(self.env_indices.shape)
+        resetting = self._resetting
+        features = self._rows.advance(next_observation, ended, final)
+        if resetting is not None:
+            features = self._rows.begin(next_observation, resetting)
+        given = features[0] if self._preprocessing.raw.is_single(next_observation) else features
+        self.observe(reward, given, terminated, truncated, None if final is None else given, action)
+        if final is not None and ended.any():
+            self._rows.begin(next_observation, ended)
+
     def act(self, observation: Any, explore: bool, packed: Packed | None = None) -> np.ndarray:
-        """See `Agent.act`. `packed` is what `observe` has returned for this observation."""
+        """Act on what is stored. `packed` is what `observe` has returned for this observation."""
         if packed is None:
             packed = self._spec.pack(observation)
         self._begin_episodes(packed)
@@ -157,7 +186,7 @@ class Collector:
         action: Any = None,
         by_operator: np.ndarray | None = None,
     ) -> Packed | None:
-        """See `Agent.observe`. Return the packed next observations; None if an episode ended or was interrupted.
+        """Store the outcome of `act`. Return the packed next observations; None if an episode ended or was interrupted.
 
         `by_operator` says in which sub-environments an operator made the step, bool `[num_envs]`; None for none.
         """
@@ -350,6 +379,8 @@ class Collector:
         of = f"of sub-environment {env_index} (worker {env_index})"
         where = f"environment steps {first} to {last}, {of}; none of these was stored"
         check_finite(self._spec, rows.observation, rows.reward, where, rows.masked_action, "row")
+        if self._preprocessing is not None:
+            self._preprocessing.note(rows.observation[0])
         if self._shaper is not None and steps.any():
             reward = rows.reward.copy()
             reward[steps] = self._shaped(self._shaper, reward[steps])

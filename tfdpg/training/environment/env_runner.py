@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from tfdpg.acting import FeatureRows, Preprocessing
 from tfdpg.arguments import shown, warn
 from tfdpg.compat.gymnasium import awaits_replies
 from tfdpg.environments import is_real, place_of
@@ -175,6 +176,8 @@ class EnvRunner:
         watch: finds out whether others have called the environment; None does not.
         hold_steps: the number of steps in succession in which missing values of observations and rewards keep their
             last values; after more steps, the episode is truncated. None leaves missing values as they are.
+        preprocessing: computes the features that `reset` and `step` return in place of observations; None returns
+            these.
 
     Attributes:
         env: the environment.
@@ -194,9 +197,12 @@ class EnvRunner:
         max_ep_len: int | None = None,
         watch: EnvWatch | None = None,
         hold_steps: int | None = None,
+        preprocessing: Preprocessing | None = None,
     ):
         self.env = env
         self._spec = spec
+        self._returned_spec = spec if preprocessing is None else preprocessing.spec
+        self._rows = None if preprocessing is None else FeatureRows(preprocessing)
         self._reset_seed = reset_seed
         self._is_vector = isinstance(env, gym.vector.VectorEnv)
         if self._is_vector:
@@ -245,18 +251,29 @@ class EnvRunner:
 
         If missing values are held, an observation that is not finite cannot begin an episode: `reset` is called again.
         """
-        if self._held is None:
-            return self._reset_once(arguments)
         options = arguments.get("options", {})
-        is_reset = options.get("reset_mask", np.ones(self.num_envs, bool))
+        is_reset = options.get("reset_mask", np.ones(self.num_envs, bool)).copy()
+        if self._held is None:
+            return self._begun(self._reset_once(arguments), is_reset)
         observation: Any = None
         for _ in range(ATTEMPTS):
             copied = {"options": dict(options)} if options else {}  # Gymnasium removes the mask from it
             observation = self._reset_once(arguments | copied)
             observation, is_finite = self._held.begin(observation, is_reset)
             if is_finite:
-                return observation
+                return self._begun(observation, is_reset)
         raise ValueError(f"The observation of `reset` is not finite after {ATTEMPTS} calls. Received: {observation}")
+
+    def _begun(self, observation: Any, is_reset: np.ndarray) -> Any:
+        """Return the features of observations after a reset of some sub-environments, if features are returned."""
+        return observation if self._rows is None else self._rows.begin(observation, is_reset)
+
+    def _features(self, observation: Any, ended: np.ndarray, final: Any) -> tuple[Any, Any]:
+        """Return the next and the final observations of a step, or their features, if features are returned."""
+        if self._rows is None:
+            return observation, final
+        features = self._rows.advance(observation, ended, final)
+        return features, features
 
     def _reset_once(self, arguments: dict[str, Any]) -> Any:
         try:
@@ -310,6 +327,7 @@ class EnvRunner:
                 truncated = truncated | over
             elif (over & ~terminated & ~truncated).any():
                 self._report_endless()
+        observation, final = self._features(observation, terminated | truncated, final)
         by_operator = self._by_operator(info)
         step = Step(reward, observation, terminated, truncated, final, self._executed(action, info), by_operator)
         self.interventions += 0 if by_operator is None else np.count_nonzero(by_operator)
@@ -466,7 +484,7 @@ class EnvRunner:
 
         observation = self.reset(seed)
         for now in range(steps + 1):
-            packed = self._spec.pack(observation)
+            packed = self._returned_spec.pack(observation)
             action = np.repeat(self._spec.center[None], self.num_envs, axis=0)
             started = [(env_index, now - first) for env_index, first in enumerate(first_steps.tolist()) if first <= now]
             for env_index, t in started:

@@ -30,15 +30,18 @@ def check_finite(
 
     Raises:
         FloatingPointError: a result is not finite because its action was not.
-        ValueError: another result is not finite. The message names it.
+        ValueError: another result is not finite, and is not an observation that may have missing numbers. The message
+            names it.
     """
     for what, values in (("reward", reward), ("observation", observation[0])):
+        if what == "observation" and spec.missing == "hold":
+            continue
         if values.dtype != np.uint8 and not np.logical_and.reduce(np.isfinite(values), axis=None):
             values = values.reshape(len(values), -1)
             first, column = np.argwhere(~np.isfinite(values))[0]
             if action is not None and not np.isfinite(action[first]).all():
                 raise FloatingPointError(f"The policy's action is not finite at {where}: action={action[first]}")
-            name = what if what == "reward" else entry_name(spec, column)
+            name = what if what == "reward" else spec.entry_name(column)
             of = f", of {row} {first}" if len(values) > 1 else ""
             raise ValueError(f"The environment's {what} is not finite at {where}: {name} = {values[first, column]}{of}")
 
@@ -55,10 +58,3 @@ def float32_rewards(reward: Any) -> np.ndarray:
         raise ValueError(
             "`reward` must be finite as float32. Received: an integer beyond the range of float64"
         ) from None
-
-
-def entry_name(spec: Spec, column: int) -> str:
-    """Return the name of a column of the packed float32 matrix: the array's name and the index in it."""
-    leaf = next(leaf for leaf in spec.leaves if leaf.group == "float32" and column < leaf.columns.stop)
-    index = map(int, np.unravel_index(column - leaf.columns.start, leaf.shape)) if leaf.shape else ()
-    return f"{leaf.name}{list(index) or ''}"

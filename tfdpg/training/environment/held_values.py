@@ -1,4 +1,7 @@
-"""Missing values of a real machine's sensors, which keep their last values for a few steps. NumPy only."""
+"""Missing values of a real machine's sensors, which keep their last values for a few steps. NumPy only.
+
+Those of observations are left as they are if the agent holds them itself (`Spec.missing`).
+"""
 
 from typing import Any
 
@@ -28,6 +31,7 @@ class HeldValues:
         self._observation: dict[str, np.ndarray] = {}
         self._reward = np.zeros(num_envs)
         self._missing = np.zeros(num_envs, np.int64)  # steps in succession
+        self._holds_observations = spec.missing == "error"
         self.held = 0
 
     def begin(self, observation: Any, is_reset: np.ndarray) -> tuple[Any, bool]:
@@ -41,7 +45,7 @@ class HeldValues:
             The observations, and whether those of the sub-environments that were reset are finite.
         """
         parts, _ = self._spec.arrays(observation, ("batch",))
-        is_finite = all(_is_finite(part[is_reset]).all() for part in parts.values())
+        is_finite = not self._holds_observations or all(_is_finite(part[is_reset]).all() for part in parts.values())
         if not is_reset.all():
             parts = {
                 name: np.where(is_reset.reshape(-1, *[1] * (part.ndim - 1)), part, self._observation[name])
@@ -65,16 +69,17 @@ class HeldValues:
         """
         parts, _ = self._spec.arrays(observation, ("batch",))
         is_finite = _is_finite(reward)
-        for part in parts.values():
+        for part in parts.values() if self._holds_observations else ():
             is_finite = is_finite & _is_finite(part).reshape(len(part), -1).all(axis=1)
         if not is_finite.all():
             self.held += int(np.count_nonzero(~is_finite))
             reward = np.where(np.isfinite(reward), reward, self._reward)
-            parts = {
-                name: np.where(_is_finite(part), part, self._observation[name]).astype(part.dtype)
-                for name, part in parts.items()
-            }
-            observation = self._unpacked(parts)
+            if self._holds_observations:
+                parts = {
+                    name: np.where(_is_finite(part), part, self._observation[name]).astype(part.dtype)
+                    for name, part in parts.items()
+                }
+                observation = self._unpacked(parts)
         self._missing = np.where(is_finite, 0, self._missing + 1)
         self._keep(parts, reward)
         return observation, reward, self._missing > self._steps
