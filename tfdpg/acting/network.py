@@ -164,10 +164,14 @@ def greedy_actions(spec: Spec, outputs: np.ndarray, recurrent_spec: RecurrentSpe
 
     Returns:
         For a Box the outputs, clipped to it, `[batch, act_dim]`, with the new state behind them; those of a Box of
-        integers are rounded. For a Discrete space the actions with the largest outputs, int64 `[batch]`.
+        integers are rounded. For a Discrete space the actions with the largest outputs, int64 `[batch]`; if there is a
+        state, float32 `[batch, 1]` with the state behind them.
     """
     if spec.actions is not None:
-        return most_probable(outputs) + int(spec.low[0])
+        best = most_probable(outputs[:, : spec.actions]) + int(spec.low[0])
+        if recurrent_spec is None:
+            return best
+        return np.concatenate([best[:, None], outputs[:, spec.actions :]], axis=1, dtype=np.float32)
     actions = spec.rounded(np.minimum(np.maximum(outputs[:, : spec.act_dim], spec.low), spec.high))
     return actions if recurrent_spec is None else np.concatenate([actions, outputs[:, spec.act_dim :]], axis=1)
 

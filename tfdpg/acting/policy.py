@@ -106,7 +106,10 @@ class GreedyPolicy:
 
     def act(self, packed: Packed) -> np.ndarray:
         """Return the actions for packed observations, `[batch, *act_shape]`, and advance the recurrent state."""
-        return self.spec.shaped(self._policy_state.record_step(self._policy_state.forward(self._forward, packed)))
+        actions = self._policy_state.record_step(self._policy_state.forward(self._forward, packed))
+        if self.spec.actions is not None and actions.ndim == 2:
+            actions = np.where(np.isnan(actions[:, 0]), self.spec.no_action, actions[:, 0]).astype(np.int64)
+        return self.spec.shaped(actions)
 
     def _end(self, ended: np.ndarray) -> None:
         self._policy_state.end(ended)

@@ -96,7 +96,8 @@ class Preprocessing:
         if self.raw.missing == "hold":
             names += [f"{name} is missing" for name in names]
         ages = range(self.frames - 1, -1, -1)
-        return [f"{name}, {age} steps before" if age else name for age in ages for name in names]
+        before = {0: "", 1: ", 1 step before"}
+        return [f"{name}{before.get(age, f', {age} steps before')}" for age in ages for name in names]
 
     @property
     def width(self) -> int:
@@ -130,11 +131,6 @@ class Preprocessing:
         frame = features[:, -self._frame_width :]
         x = frame[:, : self._count]
         return np.where(frame[:, self._count :] > 0, np.float32(np.nan), x) if self.raw.missing == "hold" else x
-
-    def note(self, features: np.ndarray) -> None:
-        """Note in `flagged` which numbers are missing in features that were made elsewhere."""
-        if self.raw.missing == "hold":
-            self.flagged |= (features[:, -self._count :] > 0).any(axis=0)
 
     def transitions(self, x: np.ndarray, following: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the features of stored transitions and of the observations after them.

@@ -51,8 +51,9 @@ def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpti
             liveness = LivenessMonitor(cpus, options.step_timeout, interrupted, control_store)
             shards = options.replay_shards
             with ShardedReplay(agent, shards, liveness) if shards else LocalReplay(agent) as store:
+                more = agent.seed, options.max_ep_len, shards > 0, agent.data.preprocessing
                 workers = [
-                    start_ray_actor(Worker, env_index, make_env, behaviour, agent.seed, options.max_ep_len, shards > 0)
+                    start_ray_actor(Worker, env_index, make_env, behaviour, *more)
                     for env_index, behaviour in enumerate(worker_policies(agent, options, actor))
                 ]
                 with WorkerPool(workers, options.chunk, liveness, store) as worker_pool:
@@ -184,6 +185,8 @@ class _EpochRunner:
         is_next, ended = self._chunk_sequence.advance(env_index, summary)
         self.store.receive(env_index, summary, rows, is_next)
         agent.data.collector.set_episodes_begun(env_index, summary.episodes)
+        if agent.data.preprocessing is not None:
+            agent.data.preprocessing.flagged |= summary.flagged
         if self._rate is None:
             earned = scheduled_updates(agent.data.schedule, agent.data.minibatch_builder.sampler, ended)
         else:

@@ -84,11 +84,10 @@ def worker_policies(agent: "Agent", options: Distribution, actor: ForwardPass) -
     noise_scales: Sequence[float | None] = options.noise_levels or np.linspace(1 / 32, 1, options.actors).tolist()
     if options.noise_levels is None and options.actors == 1:
         noise_scales = [None]
+    spec = agent.data.spec
     behaviour = agent.data.behaviour.with_network(actor)
     return [
-        BehaviourPolicy(
-            agent.data.spec, actor, behaviour.exploration.at_scale(scale), behaviour.policy_state.fresh_copy()
-        )
+        BehaviourPolicy(spec, actor, behaviour.exploration.at_scale(scale), behaviour.policy_state.fresh_copy())
         for scale in noise_scales
     ]
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from tfdpg.acting import BehaviourPolicy
+from tfdpg.acting import BehaviourPolicy, Preprocessing
 from tfdpg.arguments import reject
 from tfdpg.replay import TimeSteps
 from tfdpg.spec import Packed
@@ -45,6 +45,8 @@ class Summary(NamedTuple):
         first_versions: for each of them the version of the weights at its first step; −1 if that was a random one.
         episodes: the number of episodes that this worker's environment has begun, in all its processes.
         begins_episode: whether the first row of the chunk is the first observation of an episode.
+        flagged: the numbers of observations that have been missing (`Preprocessing.flagged`); None without
+            preprocessing.
     """
 
     process_id: int
@@ -55,6 +57,7 @@ class Summary(NamedTuple):
     first_versions: list[int]
     episodes: int
     begins_episode: bool
+    flagged: np.ndarray | None = None
 
 
 class Chunk(NamedTuple):
@@ -95,6 +98,8 @@ class Worker:
         seed: the agent's seed.
         max_ep_len: truncate episodes after this many steps; None never truncates them.
         checks_rows: whether to check that observations and rewards are finite, because the learner does not see them.
+        preprocessing: computes the features that the policy receives of the environment's observations; None if it
+            receives these.
     """
 
     def __init__(
@@ -105,10 +110,12 @@ class Worker:
         seed: int,
         max_ep_len: int | None,
         checks_rows: bool = False,
+        preprocessing: Preprocessing | None = None,
     ):
         self.env_index = env_index
         self.spec = behaviour.spec
         self._make_env = make_env
+        self._preprocessing = preprocessing
         self._behaviour = behaviour
         self._seed = seed
         self._max_ep_len = max_ep_len
@@ -171,17 +178,20 @@ class Worker:
             check_finite(self.spec, packed, steps.reward, where, steps.masked_action, "row")
         source = self._process_id, self._chunk_count, self._version
         self._chunk_count += 1
-        summary = Summary(*source, ended, finished, first_versions, self._episodes, bool(steps.is_first[0]))
+        flagged = None if self._preprocessing is None else self._preprocessing.flagged
+        begins = bool(steps.is_first[0])
+        summary = Summary(*source, ended, finished, first_versions, self._episodes, begins, flagged)
         return Chunk(summary, steps)
 
     def _make_runner(self, episodes: int) -> EnvRunner:
         env = self._make_env()
         if not isinstance(env, gym.Env):
             raise reject("make_env", "a function that makes one gymnasium.Env", env)
-        self.spec.check(env, "make_env")
+        raw = self.spec if self._preprocessing is None else self._preprocessing.raw
+        raw.check(env, "make_env")
         self._episodes = episodes
         self._rng = np.random.default_rng(stream(Purpose.WORKERS, self._seed, self.env_index, episodes))
-        return EnvRunner(env, self.spec, self._next_reset_seed, self._max_ep_len)
+        return EnvRunner(env, raw, self._next_reset_seed, self._max_ep_len, preprocessing=self._preprocessing)
 
     def _next_reset_seed(self, _: int) -> int:
         self._episodes += 1

@@ -248,7 +248,8 @@ def step_signatures(
             given["a_before"] = bounded(spec, given["a_before"])
         recurrent_inputs = [given[name][:, None] if name == "r_before" else given[name] for name in inputs]
         output = pi((observation, tf.concat(recurrent_inputs, axis=-1)))
-        action, *state = tf.split(output, [spec.act_dim, *(width for _, width in recurrent_spec.parts)], axis=-1)
+        act_width = spec.act_dim if spec.actions is None else spec.actions
+        action, *state = tf.split(output, [act_width, *(width for _, width in recurrent_spec.parts)], axis=-1)
         return {"pi": chosen_actions(spec, action)} | dict(zip(dict(recurrent_spec.parts), state, strict=True))
 
     def example_state(observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -308,7 +309,9 @@ def sequence_signature(
         previous = with_zeros(previous)
         features, _ = critic.unroll(seen, previous, valid, critic.initial_state(previous))
         others = {name: _for_each_step(values, batch, time) for name, values in others.items()}
-        outputs = signature.compute(flat(features), **({"a": flat(a)} if takes_action else {}), **others)
+        if takes_action:
+            others["a"] = flat(a) if spec.actions is None else tf.reshape(a, [-1])
+        outputs = signature.compute(flat(features), **others)
         outputs = {name: _unflat(values, batch, time) for name, values in outputs.items()}
         no_output = {name: spec.no_action if each.dtype.is_integer else np.nan for name, each in outputs.items()}
         return {name: where_rows(valid & acted, values, no_output[name]) for name, values in outputs.items()}
@@ -333,11 +336,12 @@ def previous_inputs(recurrent_spec: RecurrentSpec, action: Any, reward: Any) -> 
         action: the actions of the episodes, `[batch, time, act_dim]`.
         reward: the rewards of the episodes, `[batch, time]`; None if the agent does not receive them.
     """
-    steps = [bounded(recurrent_spec.spec, action)] if recurrent_spec.uses_action else [tf.zeros_like(action[..., :0])]
+    batch, time = (tf.shape(action)[axis] for axis in (0, 1))
+    steps = [bounded(recurrent_spec.spec, action)] if recurrent_spec.uses_action else [tf.zeros([batch, time, 0])]
     steps += [reward[..., None]] if recurrent_spec.uses_reward else []
     first = tf.constant(recurrent_spec.initial_state(1)[:, None, : recurrent_spec.previous_width])
     after = tf.concat(steps, axis=-1)[:, :-1]
-    return tf.concat([tf.tile(first, tf.stack([tf.shape(action)[0], 1, 1])), after], axis=1)
+    return tf.concat([tf.tile(first, tf.stack([batch, 1, 1])), after], axis=1)
 
 
 def _last_finite(a: Any, finite: Any, start: np.ndarray) -> tf.Tensor:

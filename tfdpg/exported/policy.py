@@ -380,4 +380,5 @@ def step(
     outputs = run("pi", spec.unpack(packed) | named_recurrent_inputs(recurrent_spec, packed[-1]))
     if recurrent_spec is None:
         return outputs["pi"]
-    return np.concatenate([outputs["pi"], *(outputs[name] for name, _ in recurrent_spec.parts)], axis=1)
+    pi = outputs["pi"].reshape(-1, spec.act_dim)
+    return np.concatenate([pi, *(outputs[name] for name, _ in recurrent_spec.parts)], axis=1, dtype=np.float32)

@@ -220,7 +220,7 @@ class Code:
             "}",
         ]
         features = self._encoded()
-        self._act(*self._layers(features, self.join(state) if state else ("", 0)))
+        self._act(self._layers(features, self.join(state) if state else ("", 0))[0])
         self._lines.append("return 0;")
         last = f", {self._prefix}_state *state" if state else ""
         return self._function(f"int {self._prefix}_pi(const float *x, float *a{last})", self._lines)
@@ -438,19 +438,20 @@ class Code:
             start += size
         return features
 
-    def _act(self, outputs: str, width: int) -> None:
+    def _act(self, outputs: str) -> None:
         """Write the action into `a` and the new state into `state` (see `tfdpg.acting.greedy_actions`)."""
         spec = self._network.spec
         if spec.actions is not None:
             self._lines.append("int best = 0;")
-            self.each(width, f"best = {outputs}[i] > {outputs}[best] ? i : best;")
+            self.each(spec.actions, f"best = {outputs}[i] > {outputs}[best] ? i : best;")
             self._lines.append(f"a[0] = (float)(best + {int(spec.low[0])});")
-            return
-        low = self.constant("low", spec.low)
-        high = self.constant("high", spec.high)
-        action = self.clipped(f"{outputs}[i]", f"{low}[i]", f"{high}[i]")
-        self.each(spec.act_dim, f"a[i] = {action if spec.integer_type is None else f'rintf({action})'};")
-        start = spec.act_dim
+            start = spec.actions
+        else:
+            low = self.constant("low", spec.low)
+            high = self.constant("high", spec.high)
+            action = self.clipped(f"{outputs}[i]", f"{low}[i]", f"{high}[i]")
+            self.each(spec.act_dim, f"a[i] = {action if spec.integer_type is None else f'rintf({action})'};")
+            start = spec.act_dim
         for name, size in self._fields():
             if name == "a_before":
                 self.each(size, "state->a_before[i] = a[i];")

@@ -264,7 +264,7 @@ class _Reader(NamedTuple):
             )
         is_break = np.zeros(count, bool)
         both = zip(following, observation, strict=True)
-        is_break[:-1] = np.any([(after[:-1] != now[1:]).any(axis=1) for after, now in both], axis=0)
+        is_break[:-1] = np.any([_differ(after[:-1], now[1:]).any(axis=1) for after, now in both], axis=0)
         ends = terminated | truncated | is_break
         if count:
             ends[-1] = True
@@ -427,6 +427,11 @@ def _per_row(name: str, values: np.ndarray, source: str) -> np.ndarray:
             f"Received: {values.shape}"
         )
     return values.reshape(len(values))
+
+
+def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return where numbers differ; NaN is equal to NaN."""
+    return (one != other) & ~((one != one) & (other != other))
 
 
 def _matrix(name: str, values: np.ndarray) -> np.ndarray:

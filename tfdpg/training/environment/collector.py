@@ -379,8 +379,6 @@ class Collector:
         of = f"of sub-environment {env_index} (worker {env_index})"
         where = f"environment steps {first} to {last}, {of}; none of these was stored"
         check_finite(self._spec, rows.observation, rows.reward, where, rows.masked_action, "row")
-        if self._preprocessing is not None:
-            self._preprocessing.note(rows.observation[0])
         if self._shaper is not None and steps.any():
             reward = rows.reward.copy()
             reward[steps] = self._shaped(self._shaper, reward[steps])
