@@ -118,7 +118,7 @@ class Spec:
         self.no_action = int(self.low.min()) - 1 if is_integer else float("nan")
         self.integer_type = _integer_type(self.action_space, self.no_action) if self.actions is None else None
         self.observation_names = _checked_names(observation_names, widths.get("float32", 0))
-        self.missing = missing
+        self.missing: Literal["error", "hold"] = missing
 
     @classmethod
     def of(cls, env: Any) -> "Spec":
@@ -155,8 +155,7 @@ class Spec:
         if observation_names is None and missing in (None, self.missing):
             return self
         names = self.observation_names if observation_names is None else observation_names
-        spaces = self.observation_space, self.action_space
-        return Spec(*spaces, observation_names=names, missing=missing or self.missing)
+        return Spec(self.observation_space, self.action_space, observation_names=names, missing=missing or self.missing)
 
     def entry_name(self, column: int) -> str:
         """Return the name of a column of the packed float32 matrix, such as `x[4]`, or the user's name for it."""

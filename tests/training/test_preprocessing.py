@@ -4,6 +4,7 @@ import json
 import warnings
 
 import gymnasium as gym
+import keras
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -12,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import tfdpg
 from tests.agents.roster import AGENTS, EAGER, SMALL, brief, fit_briefly
 from tests.environments import Counter
-from tfdpg.acting.preprocessing import preprocess
+from tfdpg.acting.preprocessing import Preprocessing, hold, stack
 from tfdpg.export import ExportError
 
 pytestmark = brief
@@ -58,31 +59,32 @@ def observations(steps=20, seed=5):
 
 def test_a_missing_number_keeps_its_last_value_and_has_a_flag():
     flags = np.ones(2, np.float32)
-    first = preprocess(np.array([[NAN, 5.0]], np.float32), np.zeros((1, 2), np.float32), flags, 1)
-    np.testing.assert_array_equal(first, [[0, 5, 1, 0, 0, 5]])
-    second = preprocess(np.array([[3.0, -np.inf]], np.float32), first[:, 4:], flags, 1)
-    np.testing.assert_array_equal(second, [[3, 5, 0, 1, 3, 5]])
-    unknown = preprocess(np.array([[3.0, NAN]], np.float32), first[:, 4:], np.array([1, 0], np.float32), 1)
-    np.testing.assert_array_equal(unknown, [[3, 5, 0, 0, 3, 5]])
+    first = hold(np.array([[NAN, 5.0]], np.float32), np.zeros((1, 2), np.float32), flags)
+    np.testing.assert_array_equal(first, [[0, 5, 1, 0]])
+    second = hold(np.array([[3.0, -np.inf]], np.float32), first[:, :2], flags)
+    np.testing.assert_array_equal(second, [[3, 5, 0, 1]])
+    unknown = hold(np.array([[3.0, NAN]], np.float32), first[:, :2], np.array([1, 0], np.float32))
+    np.testing.assert_array_equal(unknown, [[3, 5, 0, 0]])
 
 
 def test_frames_are_stacked_from_the_oldest_and_the_first_one_is_repeated():
-    x = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
     state = np.zeros((1, 3), np.float32)
     found = []
-    for row in x:
-        outputs = preprocess(row[None], state, None, 3)
+    for x in (1.0, 2.0, 3.0, 4.0):
+        outputs = stack(np.array([[x]], np.float32), state, 3)
         found.append(outputs[0, :3])
         state = outputs[:, 3:]
     np.testing.assert_array_equal(found, [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4]])
 
 
 def test_both_together():
-    x = np.array([[[1.0]], [[NAN]]], np.float32)
-    flags = np.ones(1, np.float32)
-    first = preprocess(x[0], np.zeros((1, 4), np.float32), flags, 2)
-    np.testing.assert_array_equal(first, [[1, 0, 1, 0, 1, 1, 0, 1]])
-    np.testing.assert_array_equal(preprocess(x[1], first[:, 4:], flags, 2), [[1, 0, 1, 1, 1, 1, 1, 1]])
+    made = Preprocessing(tfdpg.Spec(spaces.Box(-1, 1, (1,)), Sensors.action_space, missing="hold"), 2)
+    features, state = made.step((np.array([[1.0]], np.float32),), made.initial_state(1))
+    np.testing.assert_array_equal(features, [[1, 0, 1, 0]])
+    features, state = made.step((np.array([[NAN]], np.float32),), state)
+    np.testing.assert_array_equal(features, [[1, 0, 1, 1]])
+    np.testing.assert_array_equal(made.newest(features), [[NAN]])
+    np.testing.assert_array_equal(state, [[1, 1, 1, 1]])
 
 
 KINDS = {
@@ -117,7 +119,7 @@ def test_every_form_of_a_policy_acts_as_the_agent(name, kind, tmp_path):
     assert np.isfinite(expected).all() and len(np.unique(expected)) == len(expected)
     for policy in (agent.policy(), model, model.numpy()):
         np.testing.assert_allclose(acted(policy, episode), expected, rtol=1e-4, atol=1e-5)
-    features = agent.data.preprocessing.transitions(episode, np.roll(episode, -1, axis=0), np.arange(20) == 19)[0]
+    features = agent.data.preprocessing.transitions((episode,), (np.roll(episode, -1, axis=0),), np.arange(20) == 19)[0]
     plain = AGENTS[name](agent.data.spec, **{"normalize_observations": agent.options.normalize_observations})
     plain.set_weights(agent.get_weights())  # an agent that knows only features
     inputs = {"x": features, "a": expected.astype(np.float32)}
@@ -327,6 +329,75 @@ def test_the_parts_of_a_dict_are_held(tmp_path):
     seen = {"arm": np.array([NAN, 0.5], np.float32), "load": np.array(0.25, np.float32)}
     np.testing.assert_allclose(model(seen), agent.policy()(seen), rtol=1e-5)
     np.testing.assert_allclose(model.numpy()(seen), agent.policy()(seen), rtol=1e-5)
+
+
+def converted(x):
+    """In NumPy: the first number in other units, and the difference of the others."""
+    return np.stack([2 * x[:, 0] + 1, x[:, 1] - x[:, 2]], axis=1)
+
+
+def units():
+    """The same as a Keras model."""
+    x = keras.Input((3,))
+    y = [keras.layers.Rescaling(2.0, offset=1.0)(x[:, :1]), keras.layers.Subtract()([x[:, 1:2], x[:, 2:]])]
+    return keras.Model(x, keras.layers.Concatenate()(y))
+
+
+def learned():
+    """A model with weights, in which NumPy does not know an activation."""
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "gelu")])
+
+
+@pytest.mark.parametrize("kind", ["alone", *KINDS])
+def test_a_model_of_the_user_preprocesses(kind, tmp_path):
+    options = KINDS.get(kind, {})
+    agent = AGENTS["TD3"](Sensors(), preprocess=units(), **options | EAGER)
+    env = Sensors(fails="missing" in options)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=30, verbose=0)
+    rows = agent.replay.transitions()["observations"]
+    assert rows.shape[1] == {"alone": 2, "hold": 5, "frames": 6, "both": 10}[kind]
+    episode = np.nan_to_num(observations(), posinf=1.0)
+    expected = agent.predict(episode)
+    if kind == "alone":
+        plain = AGENTS["TD3"](agent.data.spec)
+        plain.set_weights(agent.get_weights())
+        np.testing.assert_allclose(plain.predict(converted(episode)), expected, rtol=1e-5)
+    model = tfdpg.load(agent.export(tmp_path / "model").parent)
+    agent.save(tmp_path / "agent")
+    for policy in (agent.policy(), model, model.numpy(), tfdpg.load_agent(tmp_path / "agent").policy()):
+        np.testing.assert_allclose(acted(policy, episode), expected, rtol=1e-4, atol=1e-5)
+    if kind == "alone":
+        values = plain.signatures["q1"].reference(agent.data.spec)({"x": converted(episode), "a": expected})["q1"]
+        np.testing.assert_allclose(model.q1(episode, expected), values, rtol=1e-4, atol=1e-5)
+
+
+def test_the_model_of_the_user_is_not_trained(tmp_path):
+    model = learned()
+    before = [weight.copy() for weight in model.get_weights()]
+    agent = AGENTS["TD3"](Sensors(), preprocess=model, missing="hold", **EAGER)
+    fit_briefly(agent, Sensors(), epochs=1, steps_per_epoch=30, verbose=0)
+    assert agent.updates
+    for mine, other in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(mine, other)
+    exported = tfdpg.load(agent.export(tmp_path / "model").parent)
+    np.testing.assert_allclose(acted(exported, observations()), agent.predict(observations()), rtol=1e-4, atol=1e-5)
+    agent.save(tmp_path / "agent")
+    loaded = tfdpg.load_agent(tmp_path / "agent")
+    np.testing.assert_array_equal(loaded.predict(observations()), agent.predict(observations()))
+
+
+def test_a_model_with_other_outputs_is_refused():
+    x = keras.Input((3,))
+    with pytest.raises(ValueError, match="`preprocess` must return float32"):
+        AGENTS["TD3"](Sensors(), preprocess=keras.Model(x, keras.layers.Reshape((3, 1))(x)))
+
+
+@pytest.mark.slow
+def test_c_and_onnx_contain_the_model_of_the_user(tmp_path):
+    agent = AGENTS["TD3"](Sensors(), preprocess=units(), missing="hold", frame_stack=2, **EAGER)
+    fit_briefly(agent, Sensors(), epochs=1, steps_per_epoch=30, verbose=0)
+    for form in ("c", "onnx"):
+        agent.export(tmp_path / form, format=form)
 
 
 def test_an_export_that_does_not_hold_is_refused(tmp_path):

@@ -201,6 +201,12 @@ def add() -> LayerFunction:
     return lambda *inputs: functools.reduce(operator.add, inputs)
 
 
+@numpy_layer("Subtract")
+def subtract() -> LayerFunction:
+    """The difference of two inputs."""
+    return lambda x, y: x - y
+
+
 @numpy_layer("ops.Add", "other")
 def add_number(*, other: float) -> LayerFunction:
     """Features plus a number."""

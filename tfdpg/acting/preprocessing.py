@@ -1,9 +1,12 @@
-"""Observations with missing numbers, and stacked frames: what networks receive in their place. NumPy only.
+"""Observations with missing numbers, the user's preprocessing and stacked frames: what networks receive. NumPy only.
 
-The environment's observation x, `[n]`, becomes the features that are stored and that networks receive. With
-`missing="hold"`, a number that is NaN or infinite is replaced by its last finite value in the episode, or by 0 before
-there was one, and each number is followed by a flag that is 1 where it is missing. With `frame_stack=k`, the features
-are those of the last k observations, the oldest first; at the start of an episode the first one is repeated.
+The environment's observation x, `[n]`, becomes the features that are stored and that networks receive, in three steps.
+
+1. With `missing="hold"`, a number that is NaN or infinite is replaced by its last finite value in the episode, or by 0
+   before there was one. There is a flag for each number, which is 1 where it is missing.
+2. With `preprocess=`, the user's model computes other numbers from these.
+3. With `frame_stack=k`, the numbers and flags of the last k observations are the features, the oldest first. At the
+   start of an episode the first observation is repeated.
 """
 
 from collections.abc import Sequence
@@ -13,42 +16,52 @@ import numpy as np
 from gymnasium import spaces
 
 from tfdpg.acting.layers import LayerFunction, numpy_layer
-from tfdpg.acting.recurrent import RecurrentSpec
-from tfdpg.spec import Spec
+from tfdpg.acting.recurrent import ForwardPass, RecurrentSpec
+from tfdpg.spec import Packed, Spec
 
 
-def preprocess(x: np.ndarray, state: np.ndarray, flagged: np.ndarray | None, frames: int) -> np.ndarray:
-    """Compute the features of a step, and the state for the next one.
+def hold(x: np.ndarray, held: np.ndarray, flagged: np.ndarray) -> np.ndarray:
+    """Replace missing numbers by their last values.
 
     Args:
         x: raw observations, float32 `[batch, n]`.
-        state: the state before the step, float32 `[batch, s]` (see `Preprocessing.parts`); zeros begin an episode.
-        flagged: 1 for each number whose flag networks receive, 0 for one whose flag is always 0, `[n]`; None if
-            numbers must not be missing.
-        frames: the number of observations in the features.
+        held: the last finite value of each number, float32 `[batch, n]`; 0 before there was one.
+        flagged: 1 for each number whose flag networks receive, 0 for one whose flag is always 0, `[n]`.
 
     Returns:
-        The features, followed by the new state, float32 `[batch, width + s]`.
+        The numbers, which are the new `held`, followed by the flags, float32 `[batch, 2n]`.
     """
-    held = x[:, :0]
-    frame = x
-    if flagged is not None:
-        is_missing = ~np.isfinite(x)
-        held = np.where(is_missing, state[:, : x.shape[1]], x)
-        frame = np.concatenate([held, is_missing * flagged], axis=1, dtype=np.float32)
-    if frames == 1:
-        return np.concatenate([frame, held], axis=1)
-    has_begun = state[:, -1:] > 0.5
-    before = np.where(has_begun, state[:, held.shape[1] : -1], np.tile(frame, frames - 1))
+    is_missing = ~np.isfinite(x)
+    return np.concatenate([np.where(is_missing, held, x), is_missing * flagged], axis=1, dtype=np.float32)
+
+
+def stack(frame: np.ndarray, state: np.ndarray, frames: int) -> np.ndarray:
+    """Join the newest frame to those before it.
+
+    Args:
+        frame: the newest frame, float32 `[batch, m]`.
+        state: the `frames - 1` frames before it, and 1 after the first step of an episode, float32
+            `[batch, (frames - 1) m + 1]`; zeros begin an episode.
+        frames: the number of frames, at least 2.
+
+    Returns:
+        The frames, the oldest first, followed by the new state, float32 `[batch, frames m + (frames - 1) m + 1]`.
+    """
+    before = np.where(state[:, -1:] > 0.5, state[:, :-1], np.tile(frame, frames - 1))
     newer = before[:, frame.shape[1] :]
-    return np.concatenate([before, frame, held, newer, frame, np.ones_like(state[:, -1:])], axis=1)
+    return np.concatenate([before, frame, newer, frame, np.ones_like(state[:, -1:])], axis=1)
 
 
-@numpy_layer("tfdpg>Preprocess", "frames")
-def preprocess_layer(*weights: np.ndarray, frames: int) -> LayerFunction:
-    """The features and the new state; see `preprocess`."""
-    flagged = weights[0] if weights else None
-    return lambda x, state: preprocess(x, state, flagged, frames)
+@numpy_layer("tfdpg>Hold")
+def hold_layer(flagged: np.ndarray) -> LayerFunction:
+    """See `hold`."""
+    return lambda x, held: hold(x, held, flagged)
+
+
+@numpy_layer("tfdpg>Stack", "frames")
+def stack_layer(*, frames: int) -> LayerFunction:
+    """See `stack`."""
+    return lambda frame, state: stack(frame, state, frames)
 
 
 class Preprocessing:
@@ -57,11 +70,13 @@ class Preprocessing:
     Args:
         spec: the spaces of the environment, with the treatment of missing numbers.
         frames: the number of successive observations that networks receive.
+        compute: the user's preprocessing, from packed observations to numbers `[batch, p]`; None uses the observations.
 
     Attributes:
         raw: the spaces of the environment.
         spec: the spaces of the features, a Box `[width]`, and of the actions.
         frames: see above.
+        is_invertible: whether features contain the environment's observations.
         parts: names and widths of the parts of the state: `held`, the last finite values; `frames`, the features of the
             observations before; and `begun`, 1 after the first step of an episode.
         flagged: which numbers have been missing so far, bool `[n]`.
@@ -70,8 +85,9 @@ class Preprocessing:
         ValueError: a part of the observation is an image or an integer.
     """
 
-    def __init__(self, spec: Spec, frames: int):
-        if other := [leaf.name for leaf in spec.leaves if leaf.dtype != "float32"]:
+    def __init__(self, spec: Spec, frames: int, compute: ForwardPass | None = None):
+        needs_floats = frames > 1 or spec.missing == "hold"
+        if needs_floats and (other := [leaf.name for leaf in spec.leaves if leaf.dtype != "float32"]):
             option = f"frame_stack={frames}" if frames > 1 else 'missing="hold"'
             raise ValueError(
                 f"`{option}` needs observations of floats. Received: {other[0]!r} of {spec.observation_space}. "
@@ -79,25 +95,44 @@ class Preprocessing:
             )
         self.raw = spec
         self.frames = frames
-        self._count = spec.widths[0]
-        holds = spec.missing == "hold"
-        self._frame_width = self._count * (1 + holds)
-        held = (("held", self._count),) if holds else ()
+        self.is_invertible = compute is None
+        self._compute = compute
+        self._holds = spec.missing == "hold"
+        self._count = spec.widths[0] if self._holds else 0  # of the numbers that may be missing
+        names = self._names()
+        self._frame_width = len(names) // frames
+        held = (("held", self._count),) if self._holds else ()
         before = (("frames", (frames - 1) * self._frame_width), ("begun", 1)) if frames > 1 else ()
         self.parts = held + before
         self.flagged = np.zeros(self._count, bool)
-        width = frames * self._frame_width
-        box = spaces.Box(-np.inf, np.inf, (width,), np.float32)
-        self.spec = Spec(box, spec.action_space, observation_names=self._names())
+        box = spaces.Box(-np.inf, np.inf, (len(names),), np.float32)
+        self.spec = Spec(box, spec.action_space, observation_names=names)
 
     def _names(self) -> list[str]:
         """Return the names of the features."""
-        names = [self.raw.entry_name(column) for column in range(self._count)]
-        if self.raw.missing == "hold":
-            names += [f"{name} is missing" for name in names]
+        raw = [self.raw.entry_name(column) for column in range(self.raw.widths[0])] if self.is_invertible else []
+        names = raw or [f"preprocessed[{i}]" for i in range(self._output_width())]
+        if self._holds:
+            names += [f"{self.raw.entry_name(column)} is missing" for column in range(self._count)]
         ages = range(self.frames - 1, -1, -1)
         before = {0: "", 1: ", 1 step before"}
         return [f"{name}{before.get(age, f', {age} steps before')}" for age in ages for name in names]
+
+    def _output_width(self) -> int:
+        """Return the number of outputs of the user's preprocessing.
+
+        Raises:
+            ValueError: the outputs are not a row of finite floats for each observation.
+        """
+        rows = tuple(np.zeros((2, width), group) for group, width in zip(self.raw.groups, self.raw.widths, strict=True))
+        found = np.asarray(self._computed(rows))
+        if found.ndim != 2 or len(found) != 2 or found.dtype != np.float32:
+            received = f"{found.dtype} {list(found.shape)} for two observations"
+            raise ValueError(f"`preprocess` must return float32 [batch, features]. Received: {received}")
+        return found.shape[1]
+
+    def _computed(self, packed: Packed) -> np.ndarray:
+        return packed[0] if self._compute is None else self._compute(packed)
 
     @property
     def width(self) -> int:
@@ -105,54 +140,70 @@ class Preprocessing:
         return self.spec.widths[0]
 
     @property
-    def recurrent_spec(self) -> RecurrentSpec:
-        """The state of an exported policy, which receives the environment's observations."""
+    def recurrent_spec(self) -> RecurrentSpec | None:
+        """The state of an exported policy, which receives the environment's observations; None if there is none."""
+        if not self.parts:
+            return None
         return RecurrentSpec(self.raw, uses_action=False, uses_reward=False, parts=self.parts, stored=False)
 
-    def step(self, x: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the features `[batch, width]` of raw observations `[batch, n]`, and the state after them.
+    def step(self, packed: Packed, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the features `[batch, width]` of packed observations, and the state after them.
 
         Numbers that are missing for the first time are noted in `flagged`.
         """
-        flagged = None
-        if self.raw.missing == "hold":
-            flagged = np.ones(self._count, np.float32)
+        count = self._count
+        flags = held = state[:, :0]
+        if self._holds:
+            x = packed[0]
             if not np.isfinite(x).all():
                 self.flagged |= ~np.isfinite(x).all(axis=0)
-        outputs = preprocess(x, state, flagged, self.frames)
-        return outputs[:, : self.width], outputs[:, self.width :]
+            outputs = hold(x, state[:, :count], np.ones(count, np.float32))
+            held, flags = outputs[:, :count], outputs[:, count:]
+            packed = (held,)
+        frame = np.concatenate([self._computed(packed), flags], axis=1)
+        if self.frames == 1:
+            return frame, held
+        outputs = stack(frame, state[:, count:], self.frames)
+        return outputs[:, : self.width], np.concatenate([held, outputs[:, self.width :]], axis=1)
 
     def initial_state(self, rows: int) -> np.ndarray:
         """Return the state at the start of an episode, float32 `[rows, s]`."""
         return np.zeros((rows, sum(width for _, width in self.parts)), np.float32)
 
     def newest(self, features: np.ndarray) -> np.ndarray:
-        """Return the environment's observations `[batch, n]` of features, with NaN where a number was missing."""
-        frame = features[:, -self._frame_width :]
-        x = frame[:, : self._count]
-        return np.where(frame[:, self._count :] > 0, np.float32(np.nan), x) if self.raw.missing == "hold" else x
+        """Return the environment's observations `[batch, n]` of features, with NaN where a number was missing.
 
-    def transitions(self, x: np.ndarray, following: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        There is no such method for `preprocess=` (see `is_invertible`).
+        """
+        frame = features[:, -self._frame_width :]
+        if not self._holds:
+            return frame
+        return np.where(frame[:, self._count :] > 0, np.float32(np.nan), frame[:, : self._count])
+
+    def transitions(self, observation: Packed, following: Packed, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the features of stored transitions and of the observations after them.
 
         Args:
-            x: raw observations in chronological order, `[n, ...]`.
+            observation: packed observations in chronological order, `[n, ...]`.
             following: the observations after them.
             ends: which transitions are the last of an episode, bool `[n]`.
         """
-        features = np.zeros((len(x), self.width), np.float32)
+        features = np.zeros((len(ends), self.width), np.float32)
         after = np.zeros_like(features)
         state = self.initial_state(1)
         begins = True
-        for row in range(len(x)):
+        for row in range(len(ends)):
             if begins:
-                state = self.initial_state(1)
-                features[row], state = self.step(x[row : row + 1], state)
+                features[row], state = self.step(_row(observation, row), self.initial_state(1))
             else:
                 features[row] = after[row - 1]
-            after[row], state = self.step(following[row : row + 1], state)
+            after[row], state = self.step(_row(following, row), state)
             begins = ends[row]
         return features, after
+
+
+def _row(packed: Packed, row: int) -> Packed:
+    return tuple(part[row : row + 1] for part in packed)
 
 
 class FeatureRows:
@@ -169,25 +220,27 @@ class FeatureRows:
         self._preprocessing = preprocessing
         self.features = np.zeros((0, preprocessing.width), np.float32)
         self._state = preprocessing.initial_state(0)
-        self._x = np.zeros((0, 0), np.float32)
+        self._packed: Packed = ()
         self._ended = np.zeros(0, bool)
 
     def begin(self, observation: Any, rows: np.ndarray) -> np.ndarray:
         """Begin episodes in the sub-environments of a mask; return the features of all sub-environments."""
-        x = self._preprocessing.raw.pack(observation)[0]
-        if x.shape != self._x.shape:
-            rows = np.ones(len(x), bool)
-            self._ended = np.zeros(len(x), bool)
-            self.features = np.zeros((len(x), self._preprocessing.width), np.float32)
-            self._state = self._preprocessing.initial_state(len(x))
-            self._x = np.zeros_like(x)
+        packed = self._preprocessing.raw.pack(observation)
+        count = len(packed[0])
+        if count != len(self.features):
+            rows = np.ones(count, bool)
+            self._ended = np.zeros(count, bool)
+            self.features = np.zeros((count, self._preprocessing.width), np.float32)
+            self._state = self._preprocessing.initial_state(count)
+            self._packed = packed
         if rows.any():
-            initial = self._preprocessing.initial_state(np.count_nonzero(rows))
-            features, state = self._preprocessing.step(x[rows], initial)
+            initial = self._preprocessing.initial_state(int(np.count_nonzero(rows)))
             self.features = self.features.copy()
-            self.features[rows] = features
-            self._state[rows] = state
-            self._x = np.where(rows[:, None], x, self._x)
+            self.features[rows], self._state[rows] = self._preprocessing.step(
+                tuple(part[rows] for part in packed), initial
+            )
+            pairs = zip(packed, self._packed, strict=True)
+            self._packed = tuple(np.where(rows[:, None], new, old) for new, old in pairs)
             self._ended = self._ended & ~rows
         return self.features
 
@@ -203,8 +256,8 @@ class FeatureRows:
         packed = raw.pack(observation)
         if final_observation is not None and final_observation is not observation and ended.any():
             packed = raw.pack_final(packed, final_observation, ended)
-        self._x = packed[0].copy()
-        self.features, self._state = self._preprocessing.step(self._x, self._state)
+        self._packed = tuple(part.copy() for part in packed)
+        self.features, self._state = self._preprocessing.step(self._packed, self._state)
         self._ended = ended
         return self.features
 
@@ -214,28 +267,37 @@ class FeatureRows:
         An observation that is not the one after the last step begins an episode, and so does one after an episode's
         end.
         """
-        x = self._preprocessing.raw.pack(observation)[0]
-        if x.shape != self._x.shape:
-            return self.begin(observation, np.ones(len(x), bool))
-        is_same = ((x == self._x) | ((x != x) & (self._x != self._x))).all(axis=1)
-        return self.begin(observation, ~is_same | self._ended)
+        packed = self._preprocessing.raw.pack(observation)
+        is_new = np.ones(len(packed[0]), bool)
+        if len(is_new) == len(self.features):
+            pairs = zip(packed, self._packed, strict=True)
+            is_new = self._ended | np.any([differs(new, old).any(axis=1) for new, old in pairs], axis=0)
+        return self.begin(observation, is_new)
 
 
-def preprocessing_of(spec: Spec, frames: int, refused: Sequence[str] = ()) -> Preprocessing | None:
+def differs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return where numbers differ; NaN is equal to NaN."""
+    return (one != other) & ~((one != one) & (other != other))
+
+
+def preprocessing_of(
+    spec: Spec, frames: int, compute: ForwardPass | None = None, refused: Sequence[str] = ()
+) -> Preprocessing | None:
     """Return the preprocessing of an agent's observations; None if networks receive them as they are.
 
     Args:
         spec: the spaces of the environment.
         frames: the option `frame_stack`.
+        compute: the option `preprocess`, from packed observations to numbers `[batch, p]`.
         refused: the options of the agent, as text, with which there is none.
 
     Raises:
         ValueError: see `Preprocessing`; or an option in `refused` is set.
     """
-    if frames == 1 and spec.missing == "error":
+    if frames == 1 and spec.missing == "error" and compute is None:
         return None
-    made = Preprocessing(spec, frames)
+    made = Preprocessing(spec, frames, compute)
     if refused:
-        option = f"frame_stack={frames}" if frames > 1 else 'missing="hold"'
+        option = f"frame_stack={frames}" if frames > 1 else "preprocess" if compute is not None else 'missing="hold"'
         raise ValueError(f"`{option}` cannot be combined with `{refused[0]}`.")
     return made

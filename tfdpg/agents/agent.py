@@ -19,6 +19,7 @@ from tfdpg.arguments import natural
 from tfdpg.companions import companion
 from tfdpg.components import Declaration, Networks, Optimizers
 from tfdpg.hints import ATTRIBUTES, missing_attribute, refuse_positional_updates, reject_unknown_arguments
+from tfdpg.networks import preprocessing_forward
 from tfdpg.options import BuiltIn, takes_options
 from tfdpg.spec import Spec
 from tfdpg.training import evaluation, loop
@@ -83,10 +84,14 @@ class Agent(metaclass=_AgentType):
         self.spec = Spec.of(env).replaced(options.observation_names, missing)
         self.environment = environment_of(env)
         self.seed = options.drawn_seed
-        preprocessing = preprocessing_of(self.spec, options.frame_stack, description.not_preprocessed(options))
+        model = options.preprocess
+        compute = None if model is None else preprocessing_forward(self.spec, model, options.device)
+        refused = description.not_preprocessed(options)
+        preprocessing = preprocessing_of(self.spec, options.frame_stack, compute, refused)
         declaration = declare(self.spec if preprocessing is None else preprocessing.spec, options)
         options.refuse(declaration.unused)
         self.parts = Networks(declaration, self.seed, options.device)
+        self.parts.given |= {} if model is None else {"preprocess": model}
         stores = recorders(options.recorders, self.spec)
         self.data = AgentData(declaration, self.parts, options, stores, preprocessing)
         self.learner = Learner(

@@ -42,12 +42,13 @@ def example_observations(
         replay: the replay buffer.
         seed: the seed of the observation space.
         count: the number of observations.
-        preprocessing: computes the features that the replay buffer holds; None if it holds observations.
+        preprocessing: computes the features that the replay buffer holds; None if it holds observations. Those of the
+            user's model do not contain the observations, which are then sampled.
 
     Returns:
         Arrays `[count, *shape]` by input name. Numbers that were missing are NaN.
     """
-    if replay.size:
+    if replay.size and (preprocessing is None or preprocessing.is_invertible):
         slots = np.linspace(0, replay.size - 1, count).astype(np.int64)
         packed = replay.observation(slots)
         return spec.unpack(packed if preprocessing is None else (preprocessing.newest(packed[0]),))
@@ -72,7 +73,7 @@ def measured_observations(
         seed: the seed of the observation space.
         preprocessing: see `example_observations`.
     """
-    num_from_replay = min(replay.size, MEASURED)
+    num_from_replay = min(replay.size, MEASURED) if preprocessing is None or preprocessing.is_invertible else 0
     if not num_from_replay:
         return Observations(sampled(spec, seed, MEASURED), f"{MEASURED} drawn from the observation space")
     values = example_observations(spec, replay, seed, num_from_replay, preprocessing)

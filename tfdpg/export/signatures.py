@@ -196,18 +196,26 @@ def return_signature(spec: Spec, critic: Any, head: Head, recurrent_spec: Recurr
 
 
 def preprocessed_signatures(
-    policy: Preprocessed, recurrent_spec: RecurrentSpec, made: Mapping[str, Signature]
+    policy: Preprocessed, recurrent_spec: RecurrentSpec | None, made: Mapping[str, Signature]
 ) -> dict[str, Signature]:
     """Return the signatures of a policy that preprocesses the environment's observations.
 
-    `pi` and `initial_state` are those of `step_signatures`, as for a recurrent policy. All others take sequences (see
-    `sequence_signature`); there is no `pi_and_q`.
+    If the preprocessing has a state, `pi` and `initial_state` are those of `step_signatures`, as for a recurrent
+    policy. All others take sequences (see `sequence_signature`), and there is no `pi_and_q`.
 
     Args:
         policy: the policy.
-        recurrent_spec: describes the state of the preprocessing.
+        recurrent_spec: describes the state of the preprocessing; None if it has none.
         made: the signatures of the policy and the critics that receive features.
     """
+    if recurrent_spec is None:
+
+        def compute(signature: Signature, observation: Any, **inputs: Any) -> Outputs:
+            return signature.compute(policy.features(observation, None)[0], **inputs)
+
+        return {
+            name: each._replace(compute=functools.partial(compute, each), network=None) for name, each in made.items()
+        }
     return step_signatures(recurrent_spec.spec, policy, recurrent_spec, "pi") | {
         name: sequence_signature(recurrent_spec, policy, each)
         for name, each in made.items()

@@ -179,4 +179,4 @@ def _write_numpy_policy(
 def _joined(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """Concatenate the outputs of `pi`: the action, and the parts of the recurrent state."""
     parts = list(outputs.values())
-    return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1) if len(parts) > 1 else parts[0]

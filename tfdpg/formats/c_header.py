@@ -533,6 +533,13 @@ def _add(code: Code, weights: Sequence[np.ndarray], *inputs: Array) -> Array:
     return code.array(width, " + ".join(f"{name}[i]" for name, _ in inputs))
 
 
+@c_layer("Subtract")
+def _subtract(code: Code, weights: Sequence[np.ndarray], x: Array, y: Array) -> Array:
+    if x[1] != y[1]:
+        raise ValueError(f"The inputs of a difference have the widths {x[1]} and {y[1]}")
+    return code.array(x[1], f"{x[0]}[i] - {y[0]}[i]")
+
+
 @c_layer("ops.Add")
 def _add_number(code: Code, weights: Sequence[np.ndarray], x: Array, *, other: float) -> Array:
     return code.array(x[1], f"{x[0]}[i] + {code.number(other)}")
@@ -572,25 +579,21 @@ def _rnn_stack(
     return new, width
 
 
-@c_layer("tfdpg>Preprocess")
-def _preprocess(code: Code, weights: Sequence[np.ndarray], x: Array, state: Array, *, frames: int) -> Array:
-    """Write the features and the new state; see `tfdpg.acting.preprocessing.preprocess`."""
-    count = x[1]
-    held: list[Array] = []
-    frame = x
-    if weights:
-        finite = f"{code.finite(f'{x[0]} + i')}"
-        held = [code.array(count, f"{finite} ? {x[0]}[i] : {state[0]}[i]")]
-        flagged = code.vector("flagged", weights[0], x)
-        frame = code.join([held[0], code.array(count, f"{finite} ? 0.0f : {flagged}[i]")])
-    if frames == 1:
-        return code.join([frame, *held])
+@c_layer("tfdpg>Hold")
+def _hold(code: Code, weights: Sequence[np.ndarray], x: Array, held: Array) -> Array:
+    flagged = code.vector("flagged", weights[0], x)
+    is_finite = code.finite(f"{x[0]} + i")
+    numbers = code.array(x[1], f"{is_finite} ? {x[0]}[i] : {held[0]}[i]")
+    return code.join([numbers, code.array(x[1], f"{is_finite} ? 0.0f : {flagged}[i]")])
+
+
+@c_layer("tfdpg>Stack")
+def _stack(code: Code, weights: Sequence[np.ndarray], frame: Array, state: Array, *, frames: int) -> Array:
     width = frame[1]
-    start = sum(size for _, size in held)
     begun = f"{state[0]}[{state[1] - 1}] > 0.5f"
-    before = code.array((frames - 1) * width, f"{begun} ? {state[0]}[{start} + i] : {frame[0]}[i % {width}]")
-    newer = (f"({before[0]} + {width})", before[1] - width)
-    return code.join([before, frame, *held, *([newer] if newer[1] else []), frame, code.array(1, "1.0f")])
+    before = code.array((frames - 1) * width, f"{begun} ? {state[0]}[i] : {frame[0]}[i % {width}]")
+    newer = [(f"({before[0]} + {width})", before[1] - width)] if frames > 2 else []
+    return code.join([before, frame, *newer, frame, code.array(1, "1.0f")])
 
 
 @functools.singledispatch

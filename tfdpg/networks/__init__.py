@@ -21,7 +21,7 @@ from tfdpg.networks.flat_state import FlatState, NotFlat, are_assigned, in_flat_
 from tfdpg.networks.graph_cleanup import free_graphs
 from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
 from tfdpg.networks.mlp import OutputTransform, action_input, mlp_actor, mlp_critic
-from tfdpg.networks.numpy_form import numpy_critic, numpy_policy
+from tfdpg.networks.numpy_form import numpy_critic, numpy_policy, preprocessing_forward
 from tfdpg.networks.preprocessing import Preprocessed
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
 from tfdpg.networks.recurrent import Recurrent, RNNSpec
@@ -68,6 +68,7 @@ __all__ = [
     "check_given",
     "critic_network",
     "numpy_policy",
+    "preprocessing_forward",
     "bounded",
     "check_device",
     "check_encoder",

@@ -8,11 +8,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdpg.acting import NumpyCritic, NumpyPolicy, RecurrentSpec
+from tfdpg.acting import ForwardPass, NumpyCritic, NumpyPolicy, RecurrentSpec
 from tfdpg.acting.encoder import feature_columns
 from tfdpg.acting.layers import LAYERS
 from tfdpg.acting.network import FEATURES, OTHER, Node, NumpyNetwork
 from tfdpg.compat.keras import graph_nodes
+from tfdpg.networks.actor import CompiledActor, flat_weights
 from tfdpg.networks.encoder import Normalizer, is_built_in_encoder
 from tfdpg.networks.heads import head_of
 from tfdpg.networks.preprocessing import Preprocessed
@@ -39,6 +40,21 @@ def numpy_policy(spec: Spec, pi: keras.Model, recurrent_spec: RecurrentSpec | No
     """
     nodes = _nodes(spec, pi)
     return None if nodes is None else NumpyPolicy(spec, nodes, recurrent_spec)
+
+
+def preprocessing_forward(spec: Spec, model: keras.Model, device: str | None) -> ForwardPass:
+    """Return the forward pass of the user's preprocessing, in NumPy if NumPy can compute it.
+
+    Args:
+        spec: the spaces of the environment.
+        model: from observations to numbers `[batch, p]`.
+        device: where a compiled call runs.
+    """
+    in_numpy = numpy_policy(spec, model, None)
+    if in_numpy is None:
+        return CompiledActor(spec, model, device)
+    in_numpy.load(flat_weights(model).numpy() if model.weights else np.zeros(0, np.float32))
+    return in_numpy
 
 
 def numpy_critic(spec: Spec, critic: keras.Model) -> NumpyCritic | None:
@@ -136,10 +152,26 @@ class _Converter:
     def preprocessed(self, model: Preprocessed) -> int:
         """Add the nodes of one step of a policy that preprocesses; its outputs are followed by the new state."""
         self._width = model.width
-        outputs = self._layer(model.preprocess, [FEATURES, OTHER])
-        features = self._columns(outputs, 0, model.width)
-        state = self._columns(outputs, model.width, model.width + model.state_width)
-        return self._add("Concatenate", [self.functional(model.policy, [features]), state], {"axis": -1})
+        frame = FEATURES
+        parts = []
+        start = 0
+        if model.hold is not None:
+            start = model.hold.flagged.shape[0]
+            outputs = self._layer(model.hold, [FEATURES, self._columns(OTHER, 0, start)])
+            frame = outputs
+            parts.append(self._columns(outputs, 0, start))
+        if model.preprocess is not None:
+            if parts and model.names is not None:
+                raise _Unsupported
+            frame = self.functional(model.preprocess, parts or self._names)
+            if parts:
+                frame = self._add("Concatenate", [frame, self._columns(outputs, start, 2 * start)], {"axis": -1})
+        if model.stack is not None:
+            stacked = self._layer(model.stack, [frame, self._columns(OTHER, start, model.state_width)])
+            frame = self._columns(stacked, 0, model.width)
+            parts.append(self._columns(stacked, model.width, model.width + model.state_width - start))
+        action = self.functional(model.policy, [frame])
+        return self._add("Concatenate", [action, *parts], {"axis": -1}) if parts else action
 
     def _encoder(self, model: keras.Model, features: int) -> int:
         normalizers = [layer for layer in model.layers if isinstance(layer, Normalizer)]
@@ -168,6 +200,8 @@ class _Converter:
         name = f"ops.{type(operation).__name__}"
         if name == "ops.GetItem":
             return self._columns(numbers[0], *_column_range(node.arguments.args))
+        if name == "ops.Subtract" and len(numbers) == 2:
+            return self._add("Subtract", numbers, {})
         if name not in LAYERS:
             raise _Unsupported
         config: dict[str, Any] = operation.get_config()

@@ -114,17 +114,17 @@ class AgentData:
         """Return the forward pass of a policy from the environment's observations."""
         if self.preprocessing is None:
             return actor
-        model = Preprocessed.of(self.preprocessing, actor.pi)
+        model = Preprocessed.of(self.preprocessing, self.options.preprocess, actor.pi)
         raw = self.preprocessing.raw
-        recurrent_spec = self.preprocessing.recurrent_spec
-        in_numpy = None if actor.weights_from is None else numpy_policy(raw, model, recurrent_spec)
-        return PolicyInference(raw, model, in_numpy, self.options.device, recurrent_spec.width)
+        state = self.preprocessing.recurrent_spec
+        in_numpy = None if actor.weights_from is None else numpy_policy(raw, model, state)
+        return PolicyInference(raw, model, in_numpy, self.options.device, 0 if state is None else state.width)
 
     def whole_policy(self, explores: bool = False) -> PolicyInference:
         """Return the evaluation policy, or the behaviour policy, from the environment's observations to outputs."""
         actor = self._whole_actor if explores else self._whole_evaluation_actor
-        if self.preprocessing is not None and isinstance(actor.pi, Preprocessed) and actor.pi.preprocess.holds:
-            actor.pi.preprocess.flagged.assign(self.preprocessing.flagged)
+        if self.preprocessing is not None and isinstance(actor.pi, Preprocessed) and actor.pi.hold is not None:
+            actor.pi.hold.flagged.assign(self.preprocessing.flagged)
         return actor
 
     @property
@@ -138,8 +138,9 @@ class AgentData:
         behaviour = self.behaviour.with_network(actor)
         if self.preprocessing is None:
             return behaviour
-        state = RecurrentState(self.preprocessing.recurrent_spec)
-        return BehaviourPolicy(self.preprocessing.raw, actor, behaviour.exploration, state)
+        state = self.preprocessing.recurrent_spec
+        memory = None if state is None else RecurrentState(state)
+        return BehaviourPolicy(self.preprocessing.raw, actor, behaviour.exploration, memory)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:

@@ -84,6 +84,9 @@ class AgentOptions(Options, group="algorithm"):
     encoder: Annotated["keras.Model | None", BuiltIn] = None
     """Keras model from raw observations to features `[batch, features]`, which the built-in networks use as their
     input. Each network gets a copy. None is the built-in encoder."""
+    preprocess: "keras.Model | None" = None
+    """Keras model from observations to numbers `[batch, n]`, which is not trained: it converts units, computes
+    differences, and so on. All networks receive its output in place of the observation, and exports contain it."""
     pi: "keras.Model | None" = None
     """custom policy: a Keras model from observations to actions `[batch, act_dim]` in the environment's units, with the
     weights that it has. None builds a network."""

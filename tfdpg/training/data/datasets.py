@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfdpg.acting import Preprocessing
+from tfdpg.acting.preprocessing import differs
 from tfdpg.arguments import reject, shown
 from tfdpg.companions import companion
 from tfdpg.files import check_data
@@ -264,14 +265,12 @@ class _Reader(NamedTuple):
             )
         is_break = np.zeros(count, bool)
         both = zip(following, observation, strict=True)
-        is_break[:-1] = np.any([_differ(after[:-1], now[1:]).any(axis=1) for after, now in both], axis=0)
+        is_break[:-1] = np.any([differs(after[:-1], now[1:]).any(axis=1) for after, now in both], axis=0)
         ends = terminated | truncated | is_break
         if count:
             ends[-1] = True
         if self.preprocessing is not None:
-            observation, following = zip(
-                self.preprocessing.transitions(observation[0], following[0], ends), strict=True
-            )
+            observation, following = zip(self.preprocessing.transitions(observation, following, ends), strict=True)
         more = None if extra is None else arrays[extra]
         drop_truncated = not has_next
         segment = _interleave(self.buffer, observation, following, arrays, more, terminated, ends, drop_truncated)
@@ -427,11 +426,6 @@ def _per_row(name: str, values: np.ndarray, source: str) -> np.ndarray:
             f"Received: {values.shape}"
         )
     return values.reshape(len(values))
-
-
-def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return where numbers differ; NaN is equal to NaN."""
-    return (one != other) & ~((one != one) & (other != other))
 
 
 def _matrix(name: str, values: np.ndarray) -> np.ndarray:
