@@ -191,7 +191,7 @@ class Agent(metaclass=_AgentType):
         Raises:
             ValueError: the observation has another shape, or is not finite.
         """
-        return self.data.collector.act_on(observation, explore)
+        return self.data.collector.act_in_loop(observation, explore)
 
     def observe(
         self,
@@ -223,7 +223,7 @@ class Agent(metaclass=_AgentType):
                 is stored.
             FloatingPointError: a value is not finite because the action was not.
         """
-        self.data.collector.receive_step(reward, next_observation, terminated, truncated, final_observation, action)
+        self.data.collector.observe_in_loop(reward, next_observation, terminated, truncated, final_observation, action)
 
     def relabel_with(self, env: Any) -> None:
         """Use the functions of an environment that compute rewards from goals, for the option `her`.

@@ -152,20 +152,19 @@ class _Converter:
     def preprocessed(self, model: Preprocessed) -> int:
         """Add the nodes of one step of a policy that preprocesses; its outputs are followed by the new state."""
         self._width = model.width
-        frame = FEATURES
+        frame = held = FEATURES
         parts = []
         start = 0
         if model.hold is not None:
             start = model.hold.flagged.shape[0]
-            outputs = self._layer(model.hold, [FEATURES, self._columns(OTHER, 0, start)])
-            frame = outputs
-            parts.append(self._columns(outputs, 0, start))
+            frame = held = self._layer(model.hold, [FEATURES, self._columns(OTHER, 0, start)])
+            parts.append(self._columns(held, 0, start))
         if model.preprocess is not None:
             if parts and model.names is not None:
                 raise _Unsupported
             frame = self.functional(model.preprocess, parts or self._names)
             if parts:
-                frame = self._add("Concatenate", [frame, self._columns(outputs, start, 2 * start)], {"axis": -1})
+                frame = self._add("Concatenate", [frame, self._columns(held, start, 2 * start)], {"axis": -1})
         if model.stack is not None:
             stacked = self._layer(model.stack, [frame, self._columns(OTHER, start, model.state_width)])
             frame = self._columns(stacked, 0, model.width)

@@ -173,9 +173,9 @@ class Preprocessed(keras.Model):
             features, parts = self.features(now[0], before[1])
             return features, tf.where(now[1], tf.concat(parts, axis=1), before[1])
 
-        elements = steps, tf.expand_dims(tf.transpose(valid), -1)
+        inputs = steps, tf.expand_dims(tf.transpose(valid), -1)
         first = tf.zeros([tf.shape(valid)[0], self.width]), state
-        features, states = tf.scan(step, elements, first)
+        features, states = tf.scan(step, inputs, first)
         return tf.transpose(features, [1, 0, 2]), states[-1]
 
     def apply_torso(self, remembered: Any, action: Any = None, training: bool = False) -> Any:

@@ -116,14 +116,14 @@ class Collector:
         finally:
             self._episode_ended, self._count_updates = before
 
-    def act_on(self, observation: Any, explore: bool) -> np.ndarray:
+    def act_in_loop(self, observation: Any, explore: bool) -> np.ndarray:
         """See `Agent.act`."""
         if self._rows is None or self._preprocessing is None:
             return self.act(observation, explore)
         action = self.act(self._rows.of(observation), explore)
         return self._spec.first(action) if self._preprocessing.raw.is_single(observation) else action
 
-    def receive_step(
+    def observe_in_loop(
         self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final: Any, action: Any = None
     ) -> None:
         """See `Agent.observe`."""

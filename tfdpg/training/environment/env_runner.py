@@ -254,17 +254,17 @@ class EnvRunner:
         options = arguments.get("options", {})
         is_reset = options.get("reset_mask", np.ones(self.num_envs, bool)).copy()
         if self._held is None:
-            return self._begun(self._reset_once(arguments), is_reset)
+            return self._first_features(self._reset_once(arguments), is_reset)
         observation: Any = None
         for _ in range(ATTEMPTS):
             copied = {"options": dict(options)} if options else {}  # Gymnasium removes the mask from it
             observation = self._reset_once(arguments | copied)
             observation, is_finite = self._held.begin(observation, is_reset)
             if is_finite:
-                return self._begun(observation, is_reset)
+                return self._first_features(observation, is_reset)
         raise ValueError(f"The observation of `reset` is not finite after {ATTEMPTS} calls. Received: {observation}")
 
-    def _begun(self, observation: Any, is_reset: np.ndarray) -> Any:
+    def _first_features(self, observation: Any, is_reset: np.ndarray) -> Any:
         """Return the features of observations after a reset of some sub-environments, if features are returned."""
         return observation if self._rows is None else self._rows.begin(observation, is_reset)
 
