@@ -62,6 +62,19 @@ def test_the_steps_are_written_by_episode(tmp_path):
     )
 
 
+def test_names_are_recorded_and_drawn(tmp_path):
+    env = StepRecorder(Counter(length=4), tmp_path / "steps", ["episode", "seconds"])
+    env.reset(seed=0)
+    for _ in range(4):
+        env.step(np.full(1, 0.5, np.float32))
+    env.close()
+    series = trajectories.read(tmp_path / "steps/0000.npz")
+    assert list(series) == ["episode", "seconds", "a[0]", "reward"] and series["seconds"].tolist() == [0, 1, 2, 3]
+    agent = tfdpg.TD3(Counter(), **SMALL)
+    agent.fit_offline(tmp_path / "steps", epochs=1, steps_per_epoch=1, verbose=0)
+    assert len(agent.replay) == 4
+
+
 def test_an_episode_that_is_cut_is_truncated(tmp_path):
     record(Counter(length=9), tmp_path / "steps", steps=3)
     for number in (0, 1):

@@ -62,7 +62,8 @@ def evaluate(
 
     policy, environment, trusted = runs.load_policy(path, checkpoint, trusted)
     file = path / "run.json" if paths.is_run(path) else path
-    with video_recording.evaluation_env(environment, env, render, video, record, trusted, file) as environment:
+    chosen = environment, env, render, video, record, trusted, file, policy.spec.observation_names
+    with video_recording.evaluation_env(*chosen) as environment:
         ended = []
         for episode in run_episodes(policy, environment, episodes, seed=seed, max_ep_len=max_ep_len):
             ended.append(episode)

@@ -2,7 +2,7 @@
 
 import csv
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,18 @@ class StepRecorder(gym.Wrapper):
     """Writes the steps of each episode to `directory/0000.npz` and `directory/0000.csv`, `0001.npz` and so on.
 
     The .npz file has the arrays of `Agent.fit_offline`, and `infos/<name>` for each number in `info`, NaN in steps
-    without it. The .csv file has the same in columns. An episode that ends before its last step is truncated.
+    without it. The .csv file has the same in columns. An episode that ends before its last step is truncated. If the
+    numbers of an observation have names, these are the array `observation_names` of the .npz file.
 
     Args:
         env: the environment.
         directory: a new or an empty directory, which is made with the first episode.
+        names: a name for each number of an observation; None for no names.
     """
 
-    def __init__(self, env: gym.Env, directory: Path):
+    def __init__(self, env: gym.Env, directory: Path, names: Sequence[str] | None = None):
         super().__init__(env)
+        self._names = {} if names is None else {"observation_names": np.array(names)}
         self._directory = directory
         self._spec = Spec.of(env)
         self._episode = 0
@@ -93,7 +96,7 @@ class StepRecorder(gym.Wrapper):
         self._directory.mkdir(parents=True, exist_ok=True)
         file = self._directory / f"{self._episode:04}"
         save: Any = np.savez
-        save(file.with_suffix(".npz"), **arrays)
+        save(file.with_suffix(".npz"), **arrays, **self._names)
         columns = {"episode": itertools.repeat(self._episode), "step": range(len(self._steps))}
         columns |= {name: values for name, values in table_columns(arrays)}
         with open(file.with_suffix(".csv"), "w", newline="") as text:

@@ -10,7 +10,7 @@ import importlib.util
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ def evaluation_env(
     record: Path | None,
     trusted: bool,
     file: Path,
+    names: Sequence[str] | None = None,
 ) -> Iterator[Any]:
     """Make the environment of an evaluation, and close it at the end.
 
@@ -69,6 +70,7 @@ def evaluation_env(
         record: the directory to record the steps to.
         trusted: whether to import the modules that `file` names.
         file: the file that `environment` is from, for error messages.
+        names: the policy's names of the numbers of an observation, which are recorded with the steps.
     """
     if env_id is not None:
         environment = {"id": env_id, "kwargs": {}}
@@ -78,7 +80,7 @@ def evaluation_env(
         raise ValueError(f"An environment must be an id and a dict of arguments. Received: {environment!r}")
     else:
         check_trusted(environment["id"], environment["kwargs"], trusted, file)
-    make_env = functools.partial(_make, environment["id"], record, **environment["kwargs"])
+    make_env = functools.partial(_make, environment["id"], record, names, **environment["kwargs"])
     if video is not None:
         if "DISPLAY" not in os.environ:
             os.environ.setdefault("MUJOCO_GL", "egl")
@@ -96,10 +98,10 @@ def evaluation_env(
         env.close()
 
 
-def _make(env_id: str, record: Path | None, **kwargs: Any) -> gym.Env:
+def _make(env_id: str, record: Path | None, names: Sequence[str] | None, **kwargs: Any) -> gym.Env:
     """Make an environment whose steps are recorded, if `record` is a directory."""
     env = make(env_id, **kwargs)
-    return env if record is None else StepRecorder(env, record)
+    return env if record is None else StepRecorder(env, record, names)
 
 
 def _make_recorded_env(make_env: functools.partial[gym.Env], file: Path, users_safe_path: str) -> gym.Env:

@@ -47,6 +47,7 @@ def read(file: Path) -> dict[str, np.ndarray]:
     """
     with files.content_errors(file), np.load(file) as arrays:
         series = {}
+        given = [str(each) for each in arrays["observation_names"]] if "observation_names" in arrays.files else []
         for name in arrays.files:
             kind, _, part = name.partition("/")
             if kind not in NAMES:
@@ -54,8 +55,11 @@ def read(file: Path) -> dict[str, np.ndarray]:
             values = arrays[name]
             label = part if kind == "observations" and part else f"{NAMES[kind]} {part}".strip()
             columns = values.reshape(len(values), -1).T
-            for i, column in enumerate(columns if len(columns) <= MOST_SERIES else ()):
-                series[label if values.ndim == 1 else f"{label}[{i}]"] = column.astype(np.float64)
+            labels = [label if values.ndim == 1 else f"{label}[{i}]" for i in range(len(columns))]
+            if kind == "observations" and len(given) >= len(labels) and values.dtype.kind == "f":
+                labels, given = given[: len(labels)], given[len(labels) :]
+            if len(columns) <= MOST_SERIES:
+                series |= {key: column.astype(np.float64) for key, column in zip(labels, columns, strict=True)}
         return series
 
 
