@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import tfdpg
 from tests.agents.roster import AGENTS, EAGER, SMALL, brief, fit_briefly
 from tests.environments import Counter
+from tests.serve.conftest import serving
 from tfdpg.acting.preprocessing import Preprocessing, hold, stack
 from tfdpg.export import ExportError
 
@@ -332,6 +333,21 @@ def test_the_parts_of_a_dict_are_held(tmp_path):
     seen = {"arm": np.array([NAN, 0.5], np.float32), "load": np.array(0.25, np.float32)}
     np.testing.assert_allclose(model(seen), agent.policy()(seen), rtol=1e-5)
     np.testing.assert_allclose(model.numpy()(seen), agent.policy()(seen), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_server_takes_missing_numbers(tmp_path):
+    agent = trained("TD3", "hold")
+    agent.export(tmp_path / "model")
+    policy = agent.policy()
+    with serving(tmp_path / "model") as client:
+        state = {"held": [0.0, 0.0, 0.0]}
+        for x in observations(8):
+            status, content = client.post({"signature_name": "pi", "instances": [{"x": x.tolist(), **state}]})
+            assert status == 200, content
+            (answer,) = content["predictions"]
+            np.testing.assert_allclose(answer["pi"], policy(x), rtol=1e-4, atol=1e-5)
+            state = {"held": answer["held"]}
 
 
 def converted(x):

@@ -40,21 +40,23 @@ class Tensor:
     Args:
         info: its `TensorInfo`.
         axes: its shape in `tfdpg.json`, where an axis of any size has a name.
+        may_miss: whether numbers may be missing: NaN or infinite.
     """
 
-    def __init__(self, info: Any, axes: list[Any]):
+    def __init__(self, info: Any, axes: list[Any], may_miss: bool = False):
+        self.may_miss = may_miss
         self.name = info.name
         self.dtype = np.dtype(tf.dtypes.as_dtype(info.dtype).as_numpy_dtype)
         self.axes = axes
         self._shape = tf.TensorShape(info.tensor_shape)
 
     def check(self, name: str, value: np.ndarray) -> None:
-        """Raise `RequestError` if an array has another type or shape, or contains NaN or infinity."""
+        """Raise `RequestError` if an array has another type or shape, or NaN or infinity where none may be."""
         if value.dtype != self.dtype:
             raise RequestError(f"input tensor {name}: expects to be {self.dtype} but {value.dtype} is provided")
         if not self._shape.is_compatible_with(value.shape):
             raise RequestError(f"input tensor {name}: expects shape {self._shape} but {value.shape} is provided")
-        if value.dtype.kind == "f" and not (finite := np.isfinite(value)).all():
+        if value.dtype.kind == "f" and not self.may_miss and not (finite := np.isfinite(value)).all():
             raise RequestError(f"input tensor {name}: expects finite numbers but {value[~finite].flat[0]} is provided")
 
 
@@ -66,12 +68,22 @@ class Signature:
         definition: its `SignatureDef`.
         description: its entry in `tfdpg.json`.
         session: a session with the model.
+        holds: whether the policy holds missing numbers of observations.
     """
 
-    def __init__(self, name: str, definition: Any, description: Mapping[str, Any], session: tf.compat.v1.Session):
+    def __init__(
+        self,
+        name: str,
+        definition: Any,
+        description: Mapping[str, Any],
+        session: tf.compat.v1.Session,
+        holds: bool = False,
+    ):
         def tensors(kind: str) -> dict[str, Tensor]:
-            axes = {each["name"]: each["shape"] for each in description[kind]}
-            return {key: Tensor(info, axes[key]) for key, info in getattr(definition, kind).items()}
+            facts = {each["name"]: each for each in description[kind]}
+            missing = {key: holds and each.get("unit") == "observation" for key, each in facts.items()}
+            named = getattr(definition, kind).items()
+            return {key: Tensor(info, facts[key]["shape"], missing[key]) for key, info in named}
 
         self.name = name
         self.inputs = tensors("inputs")
@@ -191,7 +203,9 @@ class Model:
     """
 
     def __init__(self, directory: Path, trusted: bool = False):
-        description = export.metadata(directory)["signatures"]
+        metadata = export.metadata(directory)
+        description = metadata["signatures"]
+        holds = metadata.get("missing") == "hold"
         description = {DEFAULT: description["pi"], **description}
         # compute in the thread of the request: for a small network, waking other threads takes longer
         config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1)
@@ -199,7 +213,7 @@ class Model:
         try:
             self.version = int(directory.name)
             self.signatures = {
-                name: Signature(name, definition, description[name], session)
+                name: Signature(name, definition, description[name], session, holds)
                 for name, definition in self.definitions.items()
                 if not name.startswith("__")
             }

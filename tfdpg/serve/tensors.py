@@ -2,7 +2,8 @@
 
 A REST request has its inputs in rows, `"instances": [{"x": [...], "a": [...]}, ...]`, or in columns,
 `"inputs": {"x": [[...], ...], "a": [[...], ...]}`. The response has the same form. A single input or output may have no
-name. Numbers in requests must be finite; responses may contain NaN, Infinity and -Infinity.
+name. Numbers in requests must be finite, except in observations of a policy that holds missing numbers; responses may
+contain NaN, Infinity and -Infinity.
 """
 
 import json
@@ -29,12 +30,14 @@ class Request(NamedTuple):
         values: the inputs.
         in_rows: whether the inputs are in rows.
         may_have_booleans: whether the inputs may contain truth values.
+        constant: the first of the constants NaN, Infinity and -Infinity in the request; empty if there are none.
     """
 
     signature: str
     values: Any
     in_rows: bool
     may_have_booleans: bool
+    constant: str
 
 
 def parse(body: bytes) -> Request:
@@ -43,10 +46,14 @@ def parse(body: bytes) -> Request:
     Raises:
         RequestError: the body is not a request.
     """
+    constants: list[str] = []
+
+    def read_constant(name: str) -> float:
+        constants.append(name)
+        return float(name)
+
     try:
-        content = json.loads(body, parse_constant=_refuse_constant)
-    except RequestError:
-        raise
+        content = json.loads(body, parse_constant=read_constant)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"JSON Parse error: {error}") from error
     if not isinstance(content, dict):
@@ -63,7 +70,8 @@ def parse(body: bytes) -> Request:
             "'inputs' or 'instances' keys to exist"
         )
     for form in FORMS & content.keys():
-        return Request(signature, content[form], form == "instances", any(boolean in body for boolean in BOOLEANS))
+        has_booleans = any(boolean in body for boolean in BOOLEANS)
+        return Request(signature, content[form], form == "instances", has_booleans, *constants[:1] or [""])
     raise RequestError("Missing 'inputs' or 'instances' key")
 
 
@@ -82,10 +90,7 @@ def inputs_of(request: Request, signature: Signature) -> dict[str, np.ndarray]:
             )
         columns = dict.fromkeys(signature.inputs, columns)
     signature.check_names(columns)
-    return {
-        name: _array(columns[name], name, expected, request.may_have_booleans)
-        for name, expected in signature.inputs.items()
-    }
+    return {name: _array(columns[name], name, expected, request) for name, expected in signature.inputs.items()}
 
 
 def answer(request: Request, outputs: Mapping[str, np.ndarray]) -> bytes:
@@ -168,9 +173,9 @@ def _columns(rows: Any, signature: Signature) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in signature.inputs}
 
 
-def _array(value: Any, name: str, expected: Tensor, may_have_booleans: bool) -> np.ndarray:
+def _array(value: Any, name: str, expected: Tensor, request: Request) -> np.ndarray:
     kinds = "iuf" if expected.dtype.kind == "f" else "iu"
-    if (may_have_booleans or isinstance(value, str | dict)) and (wrong := _leaf_of(value, (bool, str, dict))):
+    if (request.may_have_booleans or isinstance(value, str | dict)) and (wrong := _leaf_of(value, (bool, str, dict))):
         raise _type_error(wrong[0], name, expected)
     try:
         array = np.asarray(value)
@@ -181,8 +186,10 @@ def _array(value: Any, name: str, expected: Tensor, may_have_booleans: bool) -> 
     if array.dtype.kind not in kinds:
         wrong = _leaf_of(value, (str, dict, type(None)) if kinds == "iuf" else (str, dict, type(None), float))
         raise _type_error(wrong[0] if wrong else value, name, expected)
-    if np.isinf(array).any():  # from a number such as 1e400; `parse` refuses Infinity itself
-        raise RequestError(f"input tensor {name}: a number is outside the range of float64")
+    if not expected.may_miss and not np.isfinite(array).all():
+        if not request.constant:  # a number such as 1e400
+            raise RequestError(f"input tensor {name}: a number is outside the range of float64")
+        raise RequestError(f"JSON Value: {request.constant} is not a finite number; inputs must be finite")
     with np.errstate(over="ignore"):
         converted = array.astype(expected.dtype)
     lost = np.isinf(converted) & np.isfinite(array) if kinds == "iuf" else converted != array
@@ -218,7 +225,3 @@ def _abbreviate_json(value: Any) -> str:
 def abbreviate(string: str) -> str:
     """Return a string for a message, at most one line long."""
     return string if len(string) <= 120 else f"{string[:117]}..."
-
-
-def _refuse_constant(name: str) -> Any:
-    raise RequestError(f"JSON Value: {name} is not a finite number; inputs must be finite")
