@@ -1,7 +1,8 @@
-"""Observations for the verification of an export, for warm-up requests, and for measuring a quantized policy."""
+"""Observations for reference outputs, for warm-up requests, and for measuring a quantized policy."""
 
 import contextlib
 import copy
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,7 +14,12 @@ from tfdpg.environments import external_references, make
 from tfdpg.replay import ReplayBuffer
 from tfdpg.spec import Packed, Spec
 
-COUNT = 7
+COUNT = 50
+"""The number of observations for which an export contains reference outputs, unless observations are large."""
+FEWEST = 10
+"""The least number of observations in an export."""
+LARGEST = 2 << 20
+"""The size in bytes above which reference observations are fewer than `COUNT`."""
 MEASURED = 1000
 """The number of observations on which a quantized policy is measured."""
 WIDEST = 1e6
@@ -33,7 +39,11 @@ class Observations(NamedTuple):
 
 
 def example_observations(
-    spec: Spec, replay: ReplayBuffer, seed: int, count: int = COUNT, preprocessing: Preprocessing | None = None
+    spec: Spec,
+    replay: ReplayBuffer,
+    seed: int,
+    count: int | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> dict[str, np.ndarray]:
     """Return raw observations from the replay buffer or, if it is empty, from the observation space.
 
@@ -41,13 +51,16 @@ def example_observations(
         spec: the spaces.
         replay: the replay buffer.
         seed: the seed of the observation space.
-        count: the number of observations.
+        count: the number of observations; None takes 50, or fewer if they would have more than 2 MiB, but at least 10.
         preprocessing: computes the features that the replay buffer holds; None if it holds observations. Those of the
             user's model do not contain the observations, which are then sampled.
 
     Returns:
         Arrays `[count, *shape]` by input name. Numbers that were missing are NaN.
     """
+    if count is None:
+        size = sum(np.dtype(leaf.dtype).itemsize * math.prod(leaf.shape) for leaf in spec.leaves)
+        count = max(FEWEST, min(COUNT, LARGEST // max(size, 1)))
     if replay.size and (preprocessing is None or preprocessing.is_invertible):
         slots = np.linspace(0, replay.size - 1, count).astype(np.int64)
         packed = replay.observation(slots)

@@ -24,7 +24,6 @@ class Source(Policy):
 
     Attributes:
         version: the directory.
-        cases: for each signature inputs in batches of 1 and 7, with observations from the replay buffer.
         batch: the number of rows that signatures take; None if it is free.
 
     Raises:
@@ -35,7 +34,11 @@ class Source(Policy):
         super().__init__(version, trusted)
         self.version = version
         self.batch = batch
-        self.cases = {name: inputs for name, inputs in read_warmup(version).items() if name != "serving_default"}
+
+    @functools.cached_property
+    def cases(self) -> dict[str, list[dict[str, np.ndarray]]]:
+        """For each signature inputs in batches of 1 and 7, with observations from the replay buffer."""
+        return {name: inputs for name, inputs in read_warmup(self.version).items() if name != "serving_default"}
 
     def facts(self, name: str) -> dict[str, list[dict[str, Any]]]:
         """Return the `inputs` and `outputs` of a signature in their order, as `tfdpg.json` describes them.

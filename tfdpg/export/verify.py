@@ -63,7 +63,7 @@ def compare_signature(
         found = run(name, inputs)
         if missing := sorted(set(outputs) - set(found)):
             raise ExportError(f"The signature {name!r} does not return {missing}. Received: {sorted(found)}")
-        rows = _equal_choices(found, outputs, rounded) if in_half_precision else ...
+        rows = equal_choices(found, outputs, rounded) if in_half_precision else ...
         for key, wanted in outputs.items():
             atol = scales[key] * (HALF_PRECISION if in_half_precision else ATOL)
             largest = max(largest, compare(name, np.asarray(found[key])[rows], wanted[rows], atol))
@@ -96,7 +96,7 @@ def differences(
         for name in names
     }
     if source.recurrent_spec is not None:
-        wanted = iter(_actions(source, _as_run(references), source.observations))
+        wanted = iter(_actions(source, as_run(references), source.observations))
         found = iter(_actions(source, run, source.observations))
         cases: list[Inputs] = [{}] * STEPS
         stepped = compare_signature(
@@ -127,7 +127,7 @@ def action_error(source: Source, run: Run, references: Mapping[str, Reference], 
     largest = []
     means = []
     for rows in (observations, {name: values[:1] for name, values in observations.items()}):
-        expected = _actions(source, _as_run(references), rows)
+        expected = _actions(source, as_run(references), rows)
         for outputs, wanted in zip(_actions(source, run, rows), expected, strict=True):
             difference = np.abs(outputs["pi"] - wanted["pi"])
             errors = difference > 0 if spec.actions is not None else difference / spec.action_scale
@@ -141,10 +141,19 @@ def _actions(source: Source, run: Run, observations: Inputs) -> list[dict[str, n
     """Run `pi` on observations; a recurrent policy steps through episodes of them, with rewards of 0."""
     if source.recurrent_spec is None:
         return [run("pi", observations)]
-    return _episodes(source.recurrent_spec, run, observations, np.zeros((count(observations), STEPS), np.float32))
+    rewards = np.zeros((count(observations), STEPS), np.float32)
+    return run_steps(source.recurrent_spec, run, _in_turn(observations), rewards)
 
 
-def _episodes(
+def _in_turn(observations: Inputs) -> dict[str, np.ndarray]:
+    """Return sequences of observations `[n, STEPS, ...]`; sequence i has the observations i, i + 1, ... in turn."""
+    return {
+        name: np.stack([np.roll(values, -t, axis=0) for t in range(STEPS)], axis=1)
+        for name, values in observations.items()
+    }
+
+
+def run_steps(
     recurrent_spec: RecurrentSpec, run: Run, observations: Inputs, rewards: np.ndarray
 ) -> list[dict[str, np.ndarray]]:
     """Step through episodes, and return the outputs of `pi` at each step.
@@ -152,13 +161,13 @@ def _episodes(
     Args:
         recurrent_spec: describes the recurrent state.
         run: computes `initial_state` and `pi`.
-        observations: raw observations by input name; episode i has the observations i, i + 1, ... in turn.
-        rewards: the rewards of the steps, `[episodes, STEPS]`.
+        observations: raw observations by input name, `[episodes, steps, ...]`.
+        rewards: the rewards of the steps, `[episodes, steps]`.
     """
     steps = []
     given = run("initial_state", {"batch": count(observations)})
-    for t in range(STEPS):
-        rows = {name: np.roll(values, -t, axis=0) for name, values in observations.items()}
+    for t in range(rewards.shape[1]):
+        rows = {name: values[:, t] for name, values in observations.items()}
         steps.append(run("pi", rows | given))
         given = next_step_inputs(recurrent_spec, steps[-1], rewards[:, t])
     return steps
@@ -181,11 +190,9 @@ def check_steps(
     """
     spec = recurrent_spec.spec
     rewards = np.stack([np.roll(example_rewards(examples, 1), -t) for t in range(STEPS)], axis=1)
-    steps = _episodes(recurrent_spec, run, examples, rewards)
+    episodes = _in_turn(examples)
+    steps = run_steps(recurrent_spec, run, episodes, rewards)
     action = np.stack([step["pi"] for step in steps], axis=1)
-    episodes = {
-        name: np.stack([np.roll(values, -t, axis=0) for t in range(STEPS)], axis=1) for name, values in examples.items()
-    }
     previous = previous_inputs(recurrent_spec, action, rewards)
     valid = tf.ones(action.shape[:2], tf.bool)
     features, state = pi.unroll(tensors(spec, episodes), previous, valid, pi.initial_state(previous))
@@ -326,7 +333,7 @@ def rounded_outputs(spec: Spec) -> frozenset[str]:
     return frozenset() if spec.integer_type is None else frozenset({"pi", "action"})
 
 
-def _equal_choices(found: Inputs, wanted: Inputs, rounded: Set[str]) -> Any:
+def equal_choices(found: Inputs, wanted: Inputs, rounded: Set[str]) -> Any:
     """Return the rows in which all integers are equal: half precision may swap two actions of almost equal value."""
     chosen = [name for name, values in wanted.items() if np.issubdtype(values.dtype, np.integer) or name in rounded]
     equal = [(found[name] == wanted[name]).reshape(len(wanted[name]), -1).all(axis=1) for name in chosen]
@@ -349,5 +356,6 @@ def compare(name: str, found: np.ndarray, expected: np.ndarray, atol: float, rto
     return float(np.max(np.abs(found[finite] - expected[finite]), initial=0))
 
 
-def _as_run(references: Mapping[str, Reference]) -> Run:
+def as_run(references: Mapping[str, Reference]) -> Run:
+    """Return a function that computes the expected outputs of signatures by their names."""
     return lambda name, inputs: references[name](inputs)

@@ -17,7 +17,8 @@ from tfdpg.acting import NumpyCritic, NumpyPolicy, RecurrentSpec, greedy_forward
 from tfdpg.acting.stored import load_critics, load_numpy_policy, save_numpy_policy
 from tfdpg.export import verify
 from tfdpg.export.describe import signature_facts
-from tfdpg.export.signatures import Signature
+from tfdpg.export.references import REFERENCES, write_references
+from tfdpg.export.signatures import Signature, count
 from tfdpg.export.tf_agents import methods, with_signatures_of
 from tfdpg.export.warmup import write_warmup
 from tfdpg.exported.policy import NUMPY_POLICY, is_value, packed_inputs, recurrent_metadata
@@ -48,7 +49,8 @@ def write(
         spec: the spaces.
         networks: the networks that the signatures may call, by name; `policy` is the evaluation policy.
         signatures: the exported functions by name. `pi` is exported as `serving_default` as well.
-        examples: raw observations by input name, at least seven, for the verification and the warm-up requests.
+        examples: raw observations by input name, at least seven. Seven of them are for the verification and the warm-up
+            requests, and all of them for the reference outputs that `tfdpg verify` compares with.
         metadata: entries of `tfdpg.json` besides spaces, signatures and library versions.
         recurrent_spec: describes the policy's recurrent state; None for a policy without recurrent layers.
         actor: a built-in policy in NumPy; None for other policies.
@@ -87,7 +89,9 @@ def write(
         # in notebooks, TensorFlow logs the name of the temporary directory, twice
         with verify.quiet("tensorflow", logging.WARNING):
             tf.saved_model.save(module, str(scratch), signatures=functions | {"serving_default": functions["pi"]})
-        cases = _cases(spec, signatures, examples)
+        spread = np.linspace(0, count(examples) - 1, verify.BATCHES[-1]).astype(np.int64)
+        few = {name: values[spread] for name, values in examples.items()}
+        cases = _cases(spec, signatures, few)
         half_precision = any(map(in_half_precision, called))
         references = {name: signature.reference(spec) for name, signature in signatures.items()}
         with verify.in_session(scratch, trusted=True) as run:
@@ -96,7 +100,7 @@ def write(
                 verify.compare_signature(name, run, expected, batches, half_precision, verify.rounded_outputs(spec))
             if recurrent_spec is not None:
                 tolerance = verify.HALF_PRECISION if half_precision else verify.ATOL
-                verify.check_steps(networks["policy"], recurrent_spec, examples, tolerance, run)
+                verify.check_steps(networks["policy"], recurrent_spec, few, tolerance, run)
             for name, signature in signatures.items():
                 if signature.axes == 1 and spec.missing == "hold":
                     verify.check_missing(name, cases[name][-1], spec, run, references[name])
@@ -105,6 +109,7 @@ def write(
         if actor is not None:
             _write_numpy_policy(scratch / NUMPY_POLICY, actor, critics, references, cases)
         write_warmup(scratch, directory.resolve().name, cases)
+        write_references(scratch / REFERENCES, signatures, references, examples, recurrent_spec, half_precision)
         values = [name for name, each in functions.items() if is_value(name, each.structured_outputs)]
         description = {
             "format": FORMAT,

@@ -1,5 +1,7 @@
-"""The command `tfdpg convert`."""
+"""The commands `tfdpg convert` and `tfdpg verify`."""
 
+import sys
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,7 +9,11 @@ import tyro
 
 from tfdpg.cli import run_paths as paths
 from tfdpg.compat.tensorflow import import_tensorflow
+from tfdpg.exported.versions import METADATA
 from tfdpg.ranges import OPSET
+
+NOT_CHECKED = 2
+"""The exit status of `verify` if something could not be checked."""
 
 
 def convert(
@@ -55,3 +61,40 @@ def convert(
 
     changed = options.values(without=("scores", "signatures"))
     print(f"wrote {write(latest_version(path), directory, **changed, trusted=trusted)}")
+
+
+def verify(
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    others: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="OTHER...")] = (),
+    /,
+    server: tuple[str, ...] = (),
+    trusted: bool = False,
+    json: bool = False,
+) -> int:
+    """Run the reference inputs of an export where it is deployed, and compare with the outputs of the agent.
+
+    The exit status is 0 if all outputs are equal within their tolerances, 1 if some differ, and 2 if something could
+    not be checked.
+
+    Args:
+        path: an exported model, of a model directory the newest version; or an export in another format.
+        others: further exports of the same policy, in any format, or files of them.
+        server: URLs of served models, such as http://host:8501/v1/models/NAME or grpc://host:8500/NAME, with
+            /versions/N or /labels/LABEL behind it to choose a version.
+        trusted: load models that contain unsafe operations, and compile and run the code of exports to C.
+        json: print one JSON object instead of text.
+    """
+    try:
+        import_tensorflow()
+        from tfdpg.formats.verifying import verify as check
+
+        if not (path / METADATA).exists() and not path.is_file():
+            paths.check_model(path)
+        report = check(path, others, server, trusted)
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        print(f"tfdpg: {error}", file=sys.stderr)
+        return NOT_CHECKED
+    for name, reason in report.unchecked.items():
+        print(f"tfdpg: {name} could not be checked: {reason}", file=sys.stderr)
+    print(dumps(report.to_json()) if json else report.text())
+    return report.status

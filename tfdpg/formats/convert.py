@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib
 import importlib.metadata
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -12,6 +13,7 @@ from tfdpg import files
 from tfdpg.acting import GreedyPolicy
 from tfdpg.arguments import check_value, reject
 from tfdpg.export.examples import Observations, observations_of_export
+from tfdpg.export.references import REFERENCES
 from tfdpg.export.source import Source
 from tfdpg.export.verify import (
     ActionError,
@@ -209,6 +211,8 @@ def convert(
         inherited = {key: value for key, value in source.metadata.items() if key not in ("files", "sha256")}
         libraries = {name: importlib.metadata.version(name) for name in chosen.libraries}
         inherited |= {"format": FORMAT, "versions": source.metadata["versions"] | libraries}
+        if REFERENCES in source.metadata["files"]:
+            shutil.copyfile(version / REFERENCES, scratch / REFERENCES)
         files.write_manifest(scratch, METADATA, inherited | facts)
         files.move(scratch, target)
     return Path(directory)
