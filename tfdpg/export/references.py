@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfdpg.acting import RecurrentSpec
+from tfdpg.acting.stored import DAMAGE
 from tfdpg.export.signatures import Signature, count, example_rewards
 from tfdpg.export.verify import STEPS, Inputs, Reference, Run, as_run, run_steps
 from tfdpg.exported import ExportError, Policy
@@ -100,12 +101,14 @@ def read_references(policy: Policy) -> References:
             "Export the policy again."
         )
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = dict(file)
         if wrong := [name for name, values in arrays.items() if values.dtype.kind not in "biuf"]:
             raise ValueError(f"`{wrong[0]}` must consist of numbers")
         return _parsed(policy, arrays)
-    except (ValueError, LookupError, EOFError, OSError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except KeyError as error:
+        raise ExportError(f"{path} is damaged: it has no array {error}") from error
+    except (*DAMAGE, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise ExportError(f"{path} is damaged: {error}") from error
 
 
@@ -114,23 +117,23 @@ def _parsed(policy: Policy, arrays: Mapping[str, np.ndarray]) -> References:
     ranks = {leaf.name: len(leaf.shape) for leaf in policy.spec.leaves}
     calls = {}
     for name, facts in policy.metadata["signatures"].items():
-        named = {
-            kind: {
-                key.removeprefix(f"{kind}/{name}/"): x for key, x in arrays.items() if key.startswith(f"{kind}/{name}/")
-            }
-            for kind in ("inputs", "outputs")
-        }
-        if not named["outputs"]:
+        inputs, outputs = (
+            {key.removeprefix(start): values for key, values in arrays.items() if key.startswith(start)}
+            for start in (f"inputs/{name}/", f"outputs/{name}/")
+        )
+        if not outputs:
             raise ValueError(f"there are no outputs of the signature {name!r}")
         is_stepped = name == "pi" and policy.recurrent_spec is not None
         for one in facts["inputs"]:
             if one["name"] in leaves:
                 over_time = is_stepped or len(one["shape"]) == ranks[one["name"]] + 2
                 observations = leaves[one["name"]]
-                named["inputs"][one["name"]] = in_episodes(observations) if over_time else observations
-            elif not is_stepped and one["name"] not in named["inputs"]:
+                inputs[one["name"]] = in_episodes(observations) if over_time else observations
+            elif not is_stepped and one["name"] not in inputs:
                 raise ValueError(f"there is no input {one['name']!r} of the signature {name!r}")
-        calls[name] = Call(named["inputs"], named["outputs"])
+        calls[name] = Call(inputs, outputs)
+    if not count(leaves):
+        raise ValueError("there are no observations")
     rewards = None if policy.recurrent_spec is None else arrays["rewards"]
     return References(calls, rewards, bool(arrays["in_half_precision"]), int(count(leaves)))
 

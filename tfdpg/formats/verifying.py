@@ -151,7 +151,7 @@ def verify(model: Path, others: Sequence[Path], servers: Sequence[str], trusted:
         try:
             found = runtimes(path, trusted)
         except (OSError, ValueError, RuntimeError) as error:
-            report.unchecked[str(path)] = str(error)
+            report.unchecked[str(path)] = _reason(error)
             continue
         for runtime in found:
             _try(report, policy, references, runtime)
@@ -244,7 +244,7 @@ def _try(report: Report, policy: Policy, references: References, runtime: Runtim
                 raise ExportError("it has none of the signatures of the references")
             report.checks.extend(_check(policy, references, runtime, run, name) for name in names)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
-        report.unchecked[runtime.name] = str(error)
+        report.unchecked[runtime.name] = _reason(error)
 
 
 def _try_server(report: Report, policy: Policy, references: References, url: str) -> None:
@@ -256,7 +256,12 @@ def _try_server(report: Report, policy: Policy, references: References, url: str
             report.checks.extend(_version(server, policy, url))
             report.checks.extend(checks)
     except (OSError, ValueError, ImportError) as error:
-        report.unchecked[url] = str(error)
+        report.unchecked[url] = _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of an error in one line."""
+    return " ".join(str(error).split()) or repr(error)
 
 
 def _version(server: Server, policy: Policy, url: str) -> Iterator[Check]:
@@ -284,7 +289,7 @@ def _check(policy: Policy, references: References, runtime: Runtime, run: Run, n
     except (OSError, ImportError):
         raise
     except Exception as error:  # of the runtime, which does not take the inputs
-        return Check(runtime.name, name, None, None, (str(error).strip() or repr(error)).splitlines()[0])
+        return Check(runtime.name, name, None, None, _reason(error))
     return Check(runtime.name, name, difference, tolerance)
 
 
@@ -308,7 +313,7 @@ def _worst(
     """Return the difference that is largest in comparison with its tolerance, and this tolerance.
 
     Raises:
-        ValueError: an output is missing, or is of another shape, or is not finite.
+        ValueError: an output is missing, is of another shape, or contains other numbers that are not finite.
     """
     if missing := sorted(set(call.outputs) - set(found)):
         raise ValueError(f"it does not return {missing[0]!r}")
@@ -316,8 +321,8 @@ def _worst(
     for name, wanted in call.outputs.items():
         if found[name].shape != wanted.shape:
             raise ValueError(f"{name!r} must have the shape {list(wanted.shape)}. Received: {list(found[name].shape)}")
-        if not np.isfinite(found[name][np.isfinite(wanted)]).all():
-            raise ValueError(f"{name!r} is not finite")
+        if not np.array_equal(np.isfinite(found[name]), np.isfinite(wanted)):
+            raise ValueError(f"{name!r} contains numbers that are not finite")
     if runtime.max_error is not None and "pi" in call.outputs:
         return _mean_error(policy, found["pi"], call.outputs["pi"]), runtime.max_error
     pairs = []
