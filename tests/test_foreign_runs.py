@@ -247,6 +247,9 @@ COMMANDS = {
     ),
     "diagnose": (["diagnose", "RUN", "--episodes", "1"], ["diagnose", "RUN", "--checkpoint", "60", "--episodes", "1"]),
     "convert": (["convert", "RUN", "NEW", "--format", "c"], ["convert", "RUN/best", "NEW", "--format", "c"]),
+    "verify": (
+        *(["verify", *words] for words in (["RUN"], ["RUN/best"], ["RUN/best", "RUN", "RUN/export/1", "RUN/run.json"])),
+    ),
     "inspect": (["inspect", "RUN"], ["inspect", "RUN/best"]),
     "serve": (["serve", "RUN"],),
     "labels": (["labels", "RUN", "stable=1"], ["labels", "RUN/best", "stable=1"]),

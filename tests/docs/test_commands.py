@@ -26,7 +26,7 @@ from tfdpg.cli.comparing import compare
 from tfdpg.cli.parsing import flags_of
 from tfdpg.cli.run_options import resume_flags, training_flags
 from tfdpg.diagnosis.command import diagnose
-from tfdpg.formats.command import convert
+from tfdpg.formats.command import convert, verify
 from tfdpg.plotting.command import plot
 from tfdpg.serve.command import labels, serve
 from tfdpg.tuning.command import parse_tune_flags, tune_flags
@@ -41,7 +41,7 @@ COMMANDS = {
     "convert": convert,
 }
 COMMANDS |= {"compare": compare, "diagnose": diagnose, "inspect": commands.inspect_export, "plot": plot}
-COMMANDS |= {"serve": serve, "labels": labels}
+COMMANDS |= {"serve": serve, "labels": labels, "verify": verify}
 MODEL_SERVER = {"allow_version_labels_for_unavailable_models", "enable_batching", "model_config_file"}
 """Flags of TensorFlow Serving."""
 TRAINING = {name.lower() for name in AGENTS}

@@ -172,7 +172,7 @@ def test_a_changed_header_is_refused(plain, monkeypatch, tmp_path, change):
 
 
 def test_the_header_says_what_it_is(header):
-    assert sorted(path.name for path in header.iterdir()) == ["policy.h", "tfdpg.json"]
+    assert sorted(path.name for path in header.iterdir()) == ["policy.h", "references.npz", "tfdpg.json"]
     text = (header / "policy.h").read_text()
     assert (
         text.startswith(f"/* The policy of TD3 on Pendulum-v1, by tfdpg {tfdpg.__version__}.")
@@ -256,7 +256,7 @@ def test_two_headers_in_one_program_compute_what_their_saved_models_do(plain, no
     version = KINDS["lstm"]().export(tmp_path / "saved")
     convert(version, tmp_path / "one", "c", prefix="car")
     two = convert(plain, tmp_path / "two", "c", prefix="plain", weights_in_c_file=True)
-    assert json.loads((two / "tfdpg.json").read_text())["files"].keys() == {"policy.h", "policy.c"}
+    assert json.loads((two / "tfdpg.json").read_text())["files"].keys() == {"policy.h", "policy.c", "references.npz"}
     car = tfdpg.load(version)
     policy = tfdpg.load(plain)
     expected = []

@@ -111,7 +111,8 @@ def test_a_process_without_tensorflow_computes_what_the_agent_does(agent, export
 def test_the_description_is_valid_by_the_schema(agent, exported, format):
     description = json.loads((exported(format) / "tfdpg.json").read_text())
     jsonschema.validate(description, json.loads(schema()))
-    assert set(description["files"]) == {one["file"] for one in description["signatures"].values()}
+    written = {one["file"] for one in description["signatures"].values()}
+    assert set(description["files"]) == {*written, "references.npz"}
     assert {path.name for path in exported(format).iterdir()} == {*description["files"], "tfdpg.json"}
     inputs = [(one["name"], one["shape"]) for one in description["signatures"]["q1"]["inputs"]]
     assert inputs == [("former", ["batch", 3]), ("latter", ["batch", 3]), ("a", ["batch", 1])]

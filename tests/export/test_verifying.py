@@ -71,7 +71,7 @@ def exported(trained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def converted(exported, tmp_path_factory):
-    """The export in each format, made when it is first asked for."""
+    """The export in each format, made when it is first needed."""
     directory = tmp_path_factory.mktemp("converted")
 
     def convert(format, **options):
