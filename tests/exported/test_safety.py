@@ -118,7 +118,8 @@ def test_every_command_refuses_what_is_not_safe_and_not_trusted(tmp_path, capsys
         error = capsys.readouterr().err
         assert error.startswith("tfdpg: The exported model in") and "`WriteFile`" in error and "--trusted" in error
         assert {path.name for path in tmp_path.iterdir()} == {"runs"}, command
-    assert cli.main(["verify", "runs/seed-0/best"]) == 2 and "`WriteFile`" in capsys.readouterr().err
+    assert cli.main(["verify", "runs/seed-0/export", "runs/seed-0/best"]) == 2
+    assert "best could not be checked" in (error := capsys.readouterr().err) and "`WriteFile`" in error
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}
     for command in commands[:3]:
         assert cli.main([*command, "--trusted"]) == 0 and harm.read_text() == "text", command

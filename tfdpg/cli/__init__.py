@@ -37,7 +37,7 @@ commands:
   compare             compare two policies in the same episodes
   export              export the policy of a run
   convert             write an exported model in another format
-  verify              check that an exported model computes the agent's outputs where it is deployed
+  verify              check an exported model where it is deployed
   inspect             describe an exported model
   serve               serve an exported model as TensorFlow Serving does, for development
   labels              assign labels such as stable and canary to versions of an exported model
