@@ -108,7 +108,7 @@ def read_references(policy: Policy) -> References:
         return _parsed(policy, arrays)
     except KeyError as error:
         raise ExportError(f"{path} is damaged: it has no array {error}") from error
-    except (*DAMAGE, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (*DAMAGE, IndexError, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise ExportError(f"{path} is damaged: {error}") from error
 
 
