@@ -17,6 +17,7 @@ from tests.environments import Counter
 from tests.serve.conftest import serving
 from tfdpg.acting.preprocessing import Preprocessing, hold, stack
 from tfdpg.export import ExportError
+from tfdpg.formats.verifying import verify
 
 pytestmark = brief
 NAN = np.nan
@@ -69,14 +70,14 @@ def test_a_missing_number_keeps_its_last_value_and_has_a_flag():
     np.testing.assert_array_equal(unknown, [[3, 5, 0, 0]])
 
 
-def test_frames_are_stacked_from_the_oldest_and_the_first_one_is_repeated():
+def test_frames_are_stacked_from_the_newest_and_the_first_one_is_repeated():
     state = np.zeros((1, 3), np.float32)
     found = []
     for x in (1.0, 2.0, 3.0, 4.0):
         outputs = stack(np.array([[x]], np.float32), state, 3)
         found.append(outputs[0, :3])
         state = outputs[:, 3:]
-    np.testing.assert_array_equal(found, [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4]])
+    np.testing.assert_array_equal(found, [[1, 1, 1], [2, 1, 1], [3, 2, 1], [4, 3, 2]])
 
 
 def test_both_together():
@@ -84,7 +85,7 @@ def test_both_together():
     features, state = made.step((np.array([[1.0]], np.float32),), made.initial_state(1))
     np.testing.assert_array_equal(features, [[1, 0, 1, 0]])
     features, state = made.step((np.array([[NAN]], np.float32),), state)
-    np.testing.assert_array_equal(features, [[1, 0, 1, 1]])
+    np.testing.assert_array_equal(features, [[1, 1, 1, 0]])
     np.testing.assert_array_equal(made.newest(features), [[NAN]])
     np.testing.assert_array_equal(state, [[1, 1, 1, 1]])
 
@@ -139,7 +140,10 @@ def test_every_form_of_a_policy_acts_as_the_agent(name, kind, tmp_path):
 @pytest.mark.parametrize("form", ["c", "onnx", "litert"])
 def test_other_formats_hold_the_state(kind, form, tmp_path):
     agent = trained("TD3", kind)
+    agent.export(tmp_path / "model")
     agent.export(tmp_path / form, format=form)  # which compares episodes, and with missing numbers
+    report = verify(tmp_path / "model", [tmp_path / form], [], trusted=True)
+    assert report.status == 0, report.text()
     assert json.loads((tmp_path / form / "tfdpg.json").read_text())["state"]
 
 
@@ -151,6 +155,9 @@ def test_discrete_actions(tmp_path):
     episode = observations()
     assert acted(model, episode).ravel().tolist() == agent.predict(episode).tolist()
     assert acted(model.numpy(), episode).ravel().tolist() == agent.predict(episode).tolist()
+    agent.export(tmp_path / "c", format="c")
+    report = verify(tmp_path / "model", [tmp_path / "c"], [], trusted=True)
+    assert report.status == 0, report.text()
 
 
 def test_a_number_that_was_never_missing_has_no_flag(tmp_path):
@@ -203,9 +210,9 @@ def test_frames_do_not_cross_episodes_in_vector_environments(mode, by_hand):
     rows = agent.replay.transitions()
     assert len(rows["rewards"]) >= 30
     for features, after in zip(rows["observations"], rows["next_observations"], strict=True):
-        (episode_before, t_before), (episode, t) = features.reshape(2, 2)
+        (episode, t), (episode_before, t_before) = features.reshape(2, 2)
         assert (episode_before, t_before) == (episode, max(t - 1, 0))
-        assert after.tolist() == [episode, t, episode, t + 1]
+        assert after.tolist() == [episode, t + 1, episode, t]
     assert rows["terminations"].any()
 
 
@@ -247,13 +254,13 @@ def test_stored_data_is_preprocessed_episode_by_episode():
     data = data_of()
     agent.fit_offline(data, epochs=1, steps_per_epoch=1, verbose=0)
     rows = agent.replay.transitions()
-    newest = rows["observations"][:, 6:9]
+    newest = rows["observations"][:, :3]
     missing = ~np.isfinite(data["observations"])
     assert missing.any() and np.isfinite(rows["observations"]).all()
     np.testing.assert_array_equal(newest[~missing], data["observations"][~missing])
-    np.testing.assert_array_equal(rows["observations"][:, 9:], missing)
+    np.testing.assert_array_equal(rows["observations"][:, 3:6], missing)
     np.testing.assert_array_equal(rows["observations"][::7, :6], rows["observations"][::7, 6:])
-    np.testing.assert_array_equal(rows["observations"][1::7, :6], rows["observations"][::7, 6:])
+    np.testing.assert_array_equal(rows["observations"][1::7, 6:], rows["observations"][::7, :6])
     assert flagged(agent) == [True, True, False]
     with pytest.raises(ValueError, match="must hold finite numbers"):
         AGENTS["TD3"](Sensors(), frame_stack=2).fit_offline(data, epochs=1, steps_per_epoch=1, verbose=0)
@@ -295,11 +302,7 @@ def test_messages_name_the_numbers():
     with pytest.raises(ValueError, match="(temperature|pressure) = (nan|inf)"):
         fit_briefly(stacked, Sensors(), epochs=1, steps_per_epoch=30, verbose=0)
     names = stacked.data.spec.observation_names
-    assert names[:2] == ("temperature, 1 step before", "pressure, 1 step before") and names[3:] == (
-        "temperature",
-        "pressure",
-        "level",
-    )
+    assert names == ("temperature", "pressure", "level", *(f"{name}, 1 step before" for name in names[:3]))
 
 
 @pytest.mark.parametrize(
@@ -348,6 +351,9 @@ def test_a_server_takes_missing_numbers(tmp_path):
             (answer,) = content["predictions"]
             np.testing.assert_allclose(answer["pi"], policy(x), rtol=1e-4, atol=1e-5)
             state = {"held": answer["held"]}
+        grpc = f"grpc://127.0.0.1:{client.ports.grpc}/model"
+        report = verify(tmp_path / "model", [], [client.url, grpc], trusted=False)
+        assert report.status == 0, report.text()
 
 
 def converted(x):

@@ -5,7 +5,7 @@ The environment's observation x, `[n]`, becomes the features that are stored and
 1. With `missing="hold"`, a number that is NaN or infinite is replaced by its last finite value in the episode, or by 0
    before there was one. There is a flag for each number, which is 1 where it is missing.
 2. With `preprocess=`, the user's model computes other numbers from these.
-3. With `frame_stack=k`, the numbers and flags of the last k observations are the features, the oldest first. At the
+3. With `frame_stack=k`, the numbers and flags of the last k observations are the features, the newest first. At the
    start of an episode the first observation is repeated.
 """
 
@@ -45,11 +45,11 @@ def stack(frame: np.ndarray, state: np.ndarray, frames: int) -> np.ndarray:
         frames: the number of frames, at least 2.
 
     Returns:
-        The frames, the oldest first, followed by the new state, float32 `[batch, frames m + (frames - 1) m + 1]`.
+        The frames, the newest first, followed by the new state, float32 `[batch, frames m + (frames - 1) m + 1]`.
     """
     before = np.where(state[:, -1:] > 0.5, state[:, :-1], np.tile(frame, frames - 1))
-    newer = before[:, frame.shape[1] :]
-    return np.concatenate([before, frame, newer, frame, np.ones_like(state[:, -1:])], axis=1)
+    newest = before[:, : before.shape[1] - frame.shape[1]]
+    return np.concatenate([frame, before, frame, newest, np.ones_like(state[:, -1:])], axis=1)
 
 
 @numpy_layer("tfdpg>Hold")
@@ -114,9 +114,8 @@ class Preprocessing:
         names = raw or [f"preprocessed[{i}]" for i in range(self._output_width())]
         if self._holds:
             names += [f"{self.raw.entry_name(column)} is missing" for column in range(self._count)]
-        ages = range(self.frames - 1, -1, -1)
         before = {0: "", 1: ", 1 step before"}
-        return [f"{name}{before.get(age, f', {age} steps before')}" for age in ages for name in names]
+        return [f"{name}{before.get(age, f', {age} steps before')}" for age in range(self.frames) for name in names]
 
     def _output_width(self) -> int:
         """Return the number of outputs of the user's preprocessing.
@@ -175,7 +174,7 @@ class Preprocessing:
 
         There is no such method for `preprocess=` (see `is_invertible`).
         """
-        frame = features[:, -self._frame_width :]
+        frame = features[:, : self._frame_width]
         if not self._holds:
             return frame
         return np.where(frame[:, self._count :] > 0, np.float32(np.nan), frame[:, : self._count])

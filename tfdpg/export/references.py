@@ -76,7 +76,8 @@ def write_references(
     else:
         arrays["rewards"] = in_episodes(example_rewards(examples, 1))
         outputs = {"pi": stepped(recurrent_spec, as_run(references), episodes, arrays["rewards"])}
-        action = outputs["pi"]["pi"].reshape(len(arrays["rewards"]) * STEPS, -1)
+        pi = outputs["pi"]["pi"]
+        action = pi.reshape(-1, *pi.shape[2:])
     for name, signature in signatures.items():
         if name != "pi":
             observations, a = (episodes, in_episodes(action)) if signature.axes == 2 else (examples, action)

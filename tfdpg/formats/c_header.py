@@ -592,8 +592,8 @@ def _stack(code: Code, weights: Sequence[np.ndarray], frame: Array, state: Array
     width = frame[1]
     begun = f"{state[0]}[{state[1] - 1}] > 0.5f"
     before = code.array((frames - 1) * width, f"{begun} ? {state[0]}[i] : {frame[0]}[i % {width}]")
-    newer = [(f"({before[0]} + {width})", before[1] - width)] if frames > 2 else []
-    return code.join([before, frame, *newer, frame, code.array(1, "1.0f")])
+    newest = [(before[0], before[1] - width)] if frames > 2 else []
+    return code.join([frame, before, frame, *newest, code.array(1, "1.0f")])
 
 
 @functools.singledispatch

@@ -230,7 +230,9 @@ def _in_numpy(policy: Policy) -> Iterator[Run]:
         if recurrent_spec is None:
             return {"pi": outputs}
         ends = np.cumsum([spec.act_dim, *(width for _, width in recurrent_spec.parts)])[:-1]
-        return dict(zip(["pi", *dict(recurrent_spec.parts)], np.split(outputs, ends, axis=1), strict=True))
+        pi, *state = np.split(outputs, ends, axis=1)
+        pi = pi if spec.actions is None else pi[:, 0].astype(np.int64)
+        return {"pi": pi} | dict(zip(dict(recurrent_spec.parts), state, strict=True))
 
     yield run
 

@@ -52,10 +52,9 @@ class Stack(keras.layers.Layer):
 
     def call(self, frame: Any, state: Any) -> Any:
         """Return the frames and the new state."""
-        width = frame.shape[1]
         before = tf.where(state[:, -1:] > 0.5, state[:, :-1], tf.tile(frame, [1, self.frames - 1]))
-        newer = [before[:, width:]] if self.frames > 2 else []
-        return tf.concat([before, frame, *newer, frame, tf.ones_like(state[:, -1:])], axis=1)
+        newest = [before[:, : -frame.shape[1]]] if self.frames > 2 else []
+        return tf.concat([frame, before, frame, *newest, tf.ones_like(state[:, -1:])], axis=1)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""

@@ -38,8 +38,7 @@ def check_finite(
             continue
         if values.dtype != np.uint8 and not np.logical_and.reduce(np.isfinite(values), axis=None):
             values = values.reshape(len(values), -1)
-            first, _ = np.argwhere(~np.isfinite(values))[0]
-            column = np.flatnonzero(~np.isfinite(values[first]))[-1]  # of stacked frames, the newest one
+            first, column = np.argwhere(~np.isfinite(values))[0]
             if action is not None and not np.isfinite(action[first]).all():
                 raise FloatingPointError(f"The policy's action is not finite at {where}: action={action[first]}")
             name = what if what == "reward" else spec.entry_name(column)
