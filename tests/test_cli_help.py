@@ -177,7 +177,7 @@ def test_every_flag_that_takes_none_takes_it_in_any_case(name):
 @pytest.mark.parametrize("name", AGENTS)
 def test_every_option_is_a_flag_with_its_help_and_default(name, capsys):
     cls = agent_class(name)
-    objects = {"self", "env", "pi", "q1", "q2", "v", "encoder", "callbacks", "validation_env"}
+    objects = {"self", "env", "pi", "q1", "q2", "v", "encoder", "preprocess", "callbacks", "validation_env"}
     objects |= {"optimizer", "pi_optimizer", "q_optimizer", "act_noise_schedule", "reward_shaper", "recorders"}
     with pytest.raises(SystemExit):
         cli.main(["train", name, "--help"])

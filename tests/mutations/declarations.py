@@ -97,8 +97,8 @@ MUTATIONS = (
     (
         "numpy form: an observation changed before the encoder",
         "networks/numpy_form.py",
-        "if list(inputs) != self._names:",
-        "if list(inputs) is None:",
+        "if list(inputs) == self._names:",
+        "if list(inputs) is not None:",
         FORM,
     ),
     ("numpy form: a user's layer counts as Keras's", "networks/numpy_form.py", " or not is_from_keras", "", FORM),
