@@ -624,6 +624,7 @@ def test_tfdpg_train_evaluates_on_the_machine_with_a_flag(tmp_path, monkeypatch)
     "words, error",
     [
         (["train", "ddpg", "--seeds", "0", "1"], "`--seeds` makes several instances"),
+        (["train", "ddpg", "--sweep", "gamma=.9,.99"], "`--sweep` makes several instances"),
         (["train", "ddpg", "--num-envs", "2"], "`--num-envs` makes several instances"),
         (["tune", "ddpg"], "`--trials` makes several instances"),
         (["train", "ddpg", "--evaluate"], "`--evaluate` needs --realtime"),

@@ -58,6 +58,7 @@ common options with an agent:
   --minutes N          time budget of each run, instead of a number of epochs or in addition to it
   --steps-per-epoch N  environment steps per epoch
   --seeds N ...        seeds; each makes one run
+  --sweep NAME=V,V ... options to vary; all combinations are trained with each seed
   --jobs N             number of runs to train at the same time
   --run-dir DIR        parent of the run directories; the default is runs/<agent>-<env>
 
@@ -166,12 +167,17 @@ def _run_command(command: str, arguments: list[str]) -> int:
         raise
     except BrokenPipeError:
         raise
-    except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
+    except Exception as error:
+        return report_failure(error)
+
+
+def report_failure(error: Exception) -> int:
+    """Report why a command or a run failed on standard error, and return its exit status."""
+    if isinstance(error, (ValueError, OSError, ImportError, RuntimeError, FloatingPointError)):
         return _report_error(error, str(error), DIVERGED if isinstance(error, FloatingPointError) else 1)
-    except Exception as error:  # raised by the user's environment or network, so the traceback is needed
-        status = _report_error(error, f"{type(error).__name__}: {error}")
-        traceback.print_exc()
-        return status
+    status = _report_error(error, f"{type(error).__name__}: {error}")
+    traceback.print_exception(error)  # raised by the user's environment or network
+    return status
 
 
 def _report_error(error: BaseException, message: str, status: int = 1) -> int:

@@ -60,6 +60,11 @@ def flags_of(target: Any) -> dict[str, Any]:
     return {each.name.replace("_", "-"): each.annotation for each in flags}
 
 
+def given_flags(arguments: Sequence[str]) -> set[str]:
+    """Return the names of the flags on a command line, without dashes at the beginning."""
+    return {_name(word.partition("=")[0]) for word in arguments} - {""}
+
+
 def _parameters(target: Any) -> list[inspect.Parameter]:
     owners = [target]
     if dataclasses.is_dataclass(target):
@@ -106,7 +111,7 @@ def _mistake(target: Any, arguments: Sequence[str], refused: Mapping[str, str]) 
         if flag in refused:
             return refused[flag]
         if flag not in kinds:
-            return f"there is no flag --{flag}.{_similar_flag(flag, kinds)}"
+            return f"there is no flag --{flag}.{similar_flag(flag, kinds)}"
         field: Any = flag.replace("-", "_"), kinds[flag], *([False] if _plain(kinds[flag]) is bool else [])
         alone = dataclasses.make_dataclass("Flag", [field])
         try:
@@ -124,7 +129,8 @@ def _mistake(target: Any, arguments: Sequence[str], refused: Mapping[str, str]) 
     return f"unexpected arguments: {' '.join(positional[len(_parameters(target)) - len(kinds) :] or arguments)}"
 
 
-def _similar_flag(flag: str, known: Iterable[str]) -> str:
+def similar_flag(flag: str, known: Iterable[str]) -> str:
+    """Return a hint for an unknown flag: a similar one, or where its task is done; "" if there is none."""
     name = flag.replace("-", "_")
     meant = did_you_mean(name, (each.replace("-", "_") for each in known), "--{}").replace("_", "-")
     return meant or (f" {ARGUMENTS[name]}" if name in ARGUMENTS else "")

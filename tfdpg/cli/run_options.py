@@ -3,11 +3,12 @@
 This module does not import TensorFlow.
 """
 
+import contextlib
 import dataclasses
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -19,7 +20,8 @@ from tfdpg.agents import classes
 from tfdpg.agents.classes import display_name, options_class
 from tfdpg.agents.options import AgentOptions
 from tfdpg.arguments import reject
-from tfdpg.cli import ownership
+from tfdpg.cli import ownership, run_lock
+from tfdpg.cli import run_paths as paths
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import check_followed, external_references
@@ -113,9 +115,14 @@ class RunFlags(Run, EnvironmentArguments, group="run"):
 
     seeds: tuple[int | Literal["random"], ...] = (0,)
     """seeds; each makes one run. `random` draws a seed, and the run directory is named after it."""
+    sweep: tuple[str, ...] = ()
+    """options to vary, each as name=value,value,...: all combinations are trained with each seed, in
+    <run_dir>/<name>-<value>_.../seed-<seed>. The values of an option that is a list have spaces between their elements:
+    "hidden_units=64 64,256 256"."""
     run_dir: Path | None = None
-    """parent of the run directories <run_dir>/seed-<seed>. The default is runs/<agent>-<env>; `auto` takes the first of
-    runs/<agent>-<env>, runs/<agent>-<env>-2, ... that does not exist."""
+    """parent of the run directories <run_dir>/seed-<seed>. The default is runs/<agent>-<env>, with the names of the
+    swept options after it; `auto` takes the first of runs/<agent>-<env>, runs/<agent>-<env>-2, ... that does not
+    exist."""
     recipe: Literal[tuple(RECIPES)] | None = None  # pyright: ignore[reportInvalidTypeForm]
     """recipe of `tfdpg.recipes` that replaces defaults; other flags override its values."""
     overwrite: Annotated[
@@ -213,8 +220,26 @@ def _is_json(value: Any) -> bool:
 
 FIT_FLAGS = [option.name for option in options_of(FitOptions) if not option.is_object]
 """The options of `fit` that are flags."""
+BOOKKEEPING = {"verbose", "save_every", "keep_checkpoints", "write_interval", "initial_epoch", "replay_dir"}
+BOOKKEEPING |= {"epochs", "minutes", "validation_episodes"}
+"""The options in which runs of one configuration may differ, apart from the seed."""
 REPRODUCIBLE = "reproducible"
 """The entry of `run.json` that is False if the same command does not train the same policy again."""
+
+
+@contextlib.contextmanager
+def new_run(directory: Path, config: RunConfig, overwrite: bool) -> Iterator[None]:
+    """Make a run directory with its configuration, and hold its lock."""
+    files.make_directory(directory.parent)
+    if overwrite and paths.is_run(directory):
+        with run_lock.held(directory):
+            files.remove(directory)
+    files.make_directory(directory)
+    with run_lock.held(directory):
+        paths.check_free(directory)  # another process may have started a run here in the meantime
+        config.write(directory)
+        ownership.sign(directory / "run.json")
+        yield
 
 
 def read_config(directory: Path, trusted: bool = False) -> RunConfig:
@@ -261,7 +286,7 @@ def read_run(directory: Path, trusted: bool) -> tuple[RunConfig, bool]:
 
 def resume_command(directory: Path, config: RunConfig, *flags: str) -> str:
     """Return the command that resumes a run, or all runs in a directory."""
-    runs = [directory] if (directory / "run.json").exists() else [file.parent for file in directory.glob("*/run.json")]
+    runs = paths.runs_in(directory)
     are_own = bool(runs) and all(map(ownership.is_own, runs))
     trusted = ["--trusted"] if config.external_references and not are_own else []
     return shlex.join(["tfdpg", "train", "--resume", str(directory), *trusted, *flags])

@@ -4,12 +4,15 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tfdpg.agents.classes import display_name
 from tfdpg.cli import run_lock
 from tfdpg.files import CHECKPOINT, is_version
+
+SWEEP = "sweep.txt"
+"""The name of the file in the directory of a sweep. Each line is the command of a sweep in this directory."""
 
 
 def is_run(path: Path) -> bool:
@@ -32,6 +35,16 @@ def runs_below(path: Path, *patterns: str) -> list[Path]:
     )
 
 
+def is_sweep(path: Path) -> bool:
+    """Return whether a directory contains the runs of a sweep, in a directory for each setting."""
+    return (path / SWEEP).is_file()
+
+
+def runs_in(path: Path) -> list[Path]:
+    """Return the run at a path, or the runs in the directory; those of a sweep are one level deeper."""
+    return [path] if is_run(path) else runs_below(path, "*/run.json", *["*/*/run.json"] * is_sweep(path))
+
+
 def check_run(path: Path) -> None:
     """Raise `FileNotFoundError` if a path is not a run directory. The message says what it is instead."""
     if not is_run(path):
@@ -44,9 +57,11 @@ def runs_at(path: Path) -> list[Path]:
     Raises:
         FileNotFoundError: there is none. The message says what the path is instead, and where runs are.
     """
-    if runs := [path] if is_run(path) else runs_below(path, "*/run.json"):
+    if runs := runs_in(path):
         return runs
-    parents = list(dict.fromkeys(str(run.parent) for run in runs_below(path, "*/*/run.json")))[:3]
+    sweeps = [run.parent.parent for run in runs_below(path, "*/*/*/run.json") if is_sweep(run.parent.parent)]
+    others = [run.parent for run in runs_below(path, "*/*/run.json")]
+    parents = list(dict.fromkeys(map(str, others + sweeps)))[:3]
     all_of = f", or {' or '.join(parents)} for all of its runs" if parents else ""
     raise _not_found("run", path, "there is no run.json", all_of)
 
@@ -86,7 +101,7 @@ def describe_contents(path: Path) -> str | None:
         return f"it is a checkpoint; its run is {run}"
     if (path / CHECKPOINT).is_file() and not (path / CHECKPOINT).is_symlink():
         return f"it is a saved agent, for tfdpg.load_agent{_class_of(path)}"
-    runs = [str(run) for run in runs_below(path, "*/run.json", "*/*/run.json")]
+    runs = [str(run) for run in runs_below(path, "*/run.json", "*/*/run.json", "*/*/*/run.json")]
     more = f" and {len(runs) - 10} more" if len(runs) > 10 else ""
     return f"it holds the runs {', '.join(runs[:10])}{more}; name one" if runs else None
 
@@ -108,9 +123,9 @@ def _class_of(saved: Path) -> str:
     )
 
 
-def parent_of(agent: str, env_id: str) -> Path:
-    """Return the default directory for the runs of an agent on an environment."""
-    return Path("runs") / f"{display_name(agent).lower()}-{re.sub(r'[/:]', '-', env_id)}"
+def parent_of(agent: str, env_id: str, swept: Iterable[str] = ()) -> Path:
+    """Return the default directory for the runs of an agent on an environment, with these swept options if any."""
+    return Path("runs") / "-".join([display_name(agent).lower(), re.sub(r"[/:]", "-", env_id), *swept])
 
 
 def check_free(directory: Path, overwrite: bool = False) -> None:

@@ -36,7 +36,15 @@ from tfdpg.agents.classes import display_name, options_class
 from tfdpg.agents.options import ExportOptions
 from tfdpg.cli import ownership, run_lock
 from tfdpg.cli import run_paths as paths
-from tfdpg.cli.run_options import RunConfig, best_log, objects_of, read_run, resume_command, train_command
+from tfdpg.cli.run_options import (
+    RunConfig,
+    best_log,
+    new_run,
+    objects_of,
+    read_run,
+    resume_command,
+    train_command,
+)
 from tfdpg.distributed.options import DistributedFitOptions
 from tfdpg.distributed.plan import check, policy_for_workers, require_ray
 from tfdpg.environments import check_followed, check_trusted, close, is_real, make, make_envs
@@ -82,27 +90,34 @@ def start(directory: Path, config: RunConfig, began: float, overwrite: bool = Fa
         overwrite: whether to replace an existing run.
     """
     paths.check_free(directory, overwrite)
-    if config.demonstrations is not None and not Path(config.demonstrations).exists():
-        raise FileNotFoundError(f"`--demonstrations` must be a file or a directory. Received: {config.demonstrations}")
     env = _make_env(config)
     try:
-        agent = _new_agent(config, env)
-        _check_distributed(config, agent, env)
-        check_safe_action(agent.spec, config.fit_options.get("safe_action"))
+        agent = _checked_agent(config, env)
         callbacks = _callbacks(directory, config, env, began, is_own=True)
     except BaseException:
         close(env)
         raise
-    files.make_directory(directory.parent)
-    if overwrite and paths.is_run(directory):
-        with run_lock.held(directory):
-            files.remove(directory)
-    files.make_directory(directory)
-    with run_lock.held(directory):
-        paths.check_free(directory)  # another process may have started a run here in the meantime
-        config.write(directory)
-        ownership.sign(directory / "run.json")
+    with new_run(directory, config, overwrite):
         _train(directory, config, agent, env, callbacks, began)
+
+
+def check_options(config: RunConfig) -> None:
+    """Check all options of a run by making its environment and its agent, and write nothing."""
+    env = _make_env(config)
+    try:
+        _checked_agent(config, env)
+    finally:
+        close(env)
+
+
+def _checked_agent(config: RunConfig, env: Any) -> Agent:
+    """Return the new agent of a run, once all options have been checked."""
+    if config.demonstrations is not None and not Path(config.demonstrations).exists():
+        raise FileNotFoundError(f"`--demonstrations` must be a file or a directory. Received: {config.demonstrations}")
+    agent = _new_agent(config, env)
+    _check_distributed(config, agent, env)
+    check_safe_action(agent.spec, config.fit_options.get("safe_action"))
+    return agent
 
 
 def _make_env(config: RunConfig) -> Any:
@@ -252,7 +267,7 @@ def resume(directory: Path, config: RunConfig, began: float, trusted: bool = Fal
         if export.versions(directory / "checkpoints"):
             agent = _load_latest(directory, config, trusted, env)
         else:
-            agent = _new_agent(config, env)
+            agent = _checked_agent(config, env)
             for name in ("progress.csv", "progress.txt", LATENESS):
                 (directory / name).unlink(missing_ok=True)
             shutil.rmtree(directory / "tensorboard", ignore_errors=True)

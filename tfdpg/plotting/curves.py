@@ -16,7 +16,7 @@ from tfdpg import files
 from tfdpg.agents import classes
 from tfdpg.agents.options import OPTIONS, AgentOptions
 from tfdpg.cli.parsing import UsageError
-from tfdpg.cli.run_options import Run
+from tfdpg.cli.run_options import BOOKKEEPING, Run
 from tfdpg.cli.run_paths import describe_contents, is_model
 from tfdpg.cli.training import parse_training_flags
 from tfdpg.distributed.options import Distribution
@@ -24,9 +24,6 @@ from tfdpg.options import options_of
 from tfdpg.plotting import tables
 from tfdpg.training.options import FitOptions
 
-BOOKKEEPING = {"verbose", "save_every", "keep_checkpoints", "write_interval", "initial_epoch", "replay_dir"}
-BOOKKEEPING |= {"epochs", "minutes", "validation_episodes"}
-"""The options in which runs of one configuration may differ, apart from the seed."""
 COMMAND = "# tfdpg train "
 """The first line of a file of results begins with this text. The rest of the line is the command of its run."""
 
