@@ -15,6 +15,7 @@ from tests.agents.roster import D4PG, SMALL
 from tfdpg.serve import server
 from tfdpg.serve.limits import Limits
 from tfdpg.serve.model_store import ModelStore
+from tfdpg.serve.service import Service
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -64,9 +65,8 @@ def serving(models, limits=LIMITS):
 
     async def serve():
         loops.append(asyncio.get_running_loop())
-        async with server.running_server(
-            model_store, "127.0.0.1", server.Ports(0, 0), limits, reported.append
-        ) as ports:
+        service = Service(model_store, limits, reported.append)
+        async with server.running_server(service, "127.0.0.1", server.Ports(0, 0)) as ports:
             found.append(ports)
             started.set()
             await ended.wait()

@@ -7,16 +7,20 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from tfdpg.arguments import reject
 from tfdpg.cli import run_paths
 from tfdpg.compat.tensorflow import import_tensorflow
+from tfdpg.exported import versions
 from tfdpg.files import is_version
 from tfdpg.imports import require
 from tfdpg.serve.limits import Limits
+
+if TYPE_CHECKING:
+    from tfdpg.serve.service import Service
 
 
 def serve(
@@ -34,7 +38,7 @@ def serve(
     """Serve an exported model with TensorFlow Serving's REST and gRPC protocols, for development and tests.
 
     The server serves the newest version, or the versions that have labels (see `tfdpg labels`), and loads new ones when
-    they appear. Ctrl-C ends it.
+    they appear. Its addresses are printed at once, and "ready" when the model is loaded. Ctrl-C ends it.
 
     Args:
         path: a model directory. Its name is the name of the model.
@@ -67,40 +71,59 @@ def serve(
     run_paths.check_model(path)
     if (path / "saved_model.pb").exists():
         raise ValueError(f"{path} is a version's directory; serve the model's, {path.resolve().parent}")
-    import_tensorflow()
-    from tfdpg.serve.model_store import ModelStore
-    from tfdpg.serve.server import SHUTDOWN_SECONDS, Ports, address, running_server
+    from tfdpg.serve.server import SHUTDOWN_SECONDS
+    from tfdpg.serve.service import LoadingStore, Service
 
-    model_store = ModelStore(path, trusted)
+    name = path.resolve().name
+
+    def report(line: str) -> None:
+        print(f"{name}: {line}", flush=True)
+
+    service = Service(LoadingStore(name, max(versions(path))), limits, report)
     # a thread cannot be stopped: one that still computes or reads files must not keep the process
     exit_timer = threading.Timer(SHUTDOWN_SECONDS, os._exit, [1])
     exit_timer.daemon = True
 
-    def report(line: str) -> None:
-        print(f"{model_store.name}: {line}", flush=True)
-
-    async def serve_until_signal() -> None:
-        ended = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, ended.set)
-        async with running_server(model_store, host, Ports(port, grpc_port), limits, report) as ports:
-            for version, reason in model_store.failed.items():
-                report(f"version {version} is not served: {reason}")
-            for version in model_store.served.models:
-                report(f"version {version} is served")
-            rest = address(host, ports.rest)
-            grpc = address(host, ports.grpc)
-            report(f"REST at http://{rest}/v1/models/{model_store.name}, gRPC at {grpc}")
-            await ended.wait()
-            report("ends, once the requests under way are answered")
-            exit_timer.start()
-
     # otherwise Python's last garbage collection visits all objects of TensorFlow, which takes up to four seconds
     atexit.register(gc.freeze)
     try:
-        asyncio.run(serve_until_signal())
+        was_loaded = asyncio.run(_serve(service, path, trusted, host, (port, grpc_port), exit_timer))
     finally:
         exit_timer.cancel()
+    if not was_loaded:
+        os._exit(0)  # Python cannot end while a thread imports TensorFlow
+
+
+async def _serve(
+    service: "Service", path: Path, trusted: bool, host: str, ports: tuple[int, int], exit_timer: threading.Timer
+) -> bool:
+    """Serve a model until a signal comes. Return whether it was loaded by then.
+
+    The addresses are printed before TensorFlow is imported, which takes seconds.
+    """
+    from tfdpg.serve.server import Ports, address, running_server
+    from tfdpg.serve.service import start_loading
+
+    signalled = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, signalled.set)
+    async with running_server(service, host, Ports(*ports)) as used:
+        url = f"http://{address(host, used.rest)}/v1/models/{service.store.name}"
+        service.report(f"REST at {url}, gRPC at {address(host, used.grpc)}; loading")
+        loading = asyncio.wrap_future(start_loading(path, trusted, service.metrics))
+        waiting = asyncio.create_task(signalled.wait())
+        await asyncio.wait([loading, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            service.store = model_store = loading.result()
+            for version, reason in model_store.failed.items():
+                service.report(f"version {version} is not served: {reason}")
+            for version in model_store.served.models:
+                service.report(f"version {version} is served")
+            service.report("ready")
+        await waiting
+        service.report("ends, once the requests under way are answered")
+        exit_timer.start()
+    return loading.done()
 
 
 def labels(
@@ -120,7 +143,7 @@ def labels(
     """
     run_paths.check_model(path)
     import_tensorflow()
-    from tfdpg.export import read_labels, versions, write_labels
+    from tfdpg.export import read_labels, write_labels
 
     if not labels:
         known = read_labels(path)

@@ -15,23 +15,12 @@ from tensorflow_serving.apis import prediction_log_pb2
 from tfdpg import export
 from tfdpg.export.verify import open_session
 from tfdpg.export.warmup import WARMUP_FILE
+from tfdpg.serve.errors import RequestError
 from tfdpg.serve.limits import Limits
 
 DEFAULT = "serving_default"
 AXES = {"batch": "batch size", "time": "number of time steps"}
 """The names of the axes in `tfdpg.json`, and what messages call their sizes."""
-
-
-class RequestError(ValueError):
-    """A request cannot be answered.
-
-    Attributes:
-        code: the name of a gRPC status.
-    """
-
-    def __init__(self, message: str, code: str = "INVALID_ARGUMENT"):
-        super().__init__(message)
-        self.code = code
 
 
 class Tensor:

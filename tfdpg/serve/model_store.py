@@ -3,6 +3,7 @@
 # Protocol buffer modules create their classes when they are imported.
 
 import operator
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,9 @@ from typing import Any, NamedTuple
 from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
 
 from tfdpg import export
-from tfdpg.serve.model import Model, RequestError
+from tfdpg.serve.errors import RequestError
+from tfdpg.serve.metrics import Metrics
+from tfdpg.serve.model import Model
 
 DATA_LOSS = 15
 """The gRPC status of a version that is damaged."""
@@ -29,6 +32,7 @@ class ModelStore:
     Args:
         directory: the model directory. Its name is the name of the model.
         trusted: whether to load versions even if their operations have side effects.
+        metrics: counts the attempts to load versions; None counts nothing.
 
     Attributes:
         name: the name of the model.
@@ -40,11 +44,12 @@ class ModelStore:
         ExportError: no version can be loaded.
     """
 
-    def __init__(self, directory: Path, trusted: bool = False):
+    def __init__(self, directory: Path, trusted: bool = False, metrics: Metrics | None = None):
         if not export.versions(directory):
             raise FileNotFoundError(f"No exported model in {directory}: expected {directory}/<integer version>")
         self._directory = directory
         self._trusted = trusted
+        self._metrics = metrics
         self.name = directory.resolve().name
         self.served = ServedModels({}, {})
         self.failed = dict[int, str]()
@@ -90,7 +95,7 @@ class ModelStore:
             if version in self.failed and signature == self._tried_signatures.get(version):
                 return []
             self._tried_signatures[version] = signature
-            models[version] = Model(directory, self._trusted)
+            models[version] = self._loaded(directory)
         except Exception as error:  # an error of one version must not affect the others
             text = str(error) if isinstance(error, export.ExportError | OSError) else f"{type(error).__name__}: {error}"
             last_failure = self.failed.get(version)
@@ -98,6 +103,18 @@ class ModelStore:
             return [f"version {version} is not served: {text}"] if last_failure != text else []
         self.failed.pop(version, None)
         return [f"version {version} is served"]
+
+    def _loaded(self, directory: Path) -> Model:
+        """Load a version, and count the attempt."""
+        began = time.perf_counter()
+        is_success = False
+        try:
+            model = Model(directory, self._trusted)
+            is_success = True
+            return model
+        finally:
+            if self._metrics is not None:
+                self._metrics.loaded(str(directory), is_success, time.perf_counter() - began)
 
     def find(self, name: str, version: int | None = None, label: str = "") -> Model:
         """Return the model with this version or label, or the newest version.

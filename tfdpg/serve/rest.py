@@ -3,25 +3,25 @@
 import asyncio
 import json
 import re
+import time
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
-from google.protobuf import json_format
 
-from tfdpg.serve import tensors
-from tfdpg.serve.limits import Limits
-from tfdpg.serve.model import RequestError
-from tfdpg.serve.model_store import ModelStore
+from tfdpg.serve.errors import RequestError, abbreviate
+from tfdpg.serve.metrics import CONTENT_TYPE
+from tfdpg.serve.service import Service
 
 PATH = re.compile(
     r"(?i:/v1/models/)(?P<name>[^/:]+)(/(?i:versions)/(?P<version>[0-9]+)|/(?i:labels)/(?P<label>[^/:]+))?"
     r"(?P<action>(?i::predict|/metadata)|/?)"
 )
 HEALTH = "/healthz"
-"""Answered with status 200 while the server runs: it listens only after a version is loaded."""
-STATUSES = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "RESOURCE_EXHAUSTED": 413, "INTERNAL": 500}
+"""Answered with status 200 once a version is loaded, and with 503 before."""
+METRICS = "/monitoring/prometheus/metrics"
+"""TensorFlow Serving's path."""
+STATUSES = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "RESOURCE_EXHAUSTED": 413, "INTERNAL": 500, "UNAVAILABLE": 503}
 BYTES_PER_VALUE = 22
 """Approximate length of a number in JSON: float32 values are written with all digits of a float64."""
 
@@ -30,23 +30,22 @@ class RestServer(web.Server):
     """Answers HTTP/1.1 requests, each in its own thread. It is a protocol factory for `loop.create_server`.
 
     Args:
-        model_store: the model.
-        limits: the limits of the server.
-        log: receives a line for each error that is not the response to a valid HTTP request.
+        service: the models, the limits, and what is counted. Its `report` receives a line for each error that is not
+            the response to a valid HTTP request.
     """
 
-    def __init__(self, model_store: ModelStore, limits: Limits, log: Callable[[str], None]):
+    def __init__(self, service: Service):
         super().__init__(
             self._answer,
             request_factory=self._request,
             access_log=None,
-            keepalive_timeout=limits.timeout,
-            lingering_time=min(limits.timeout, 1.0),
+            keepalive_timeout=service.limits.timeout,
+            lingering_time=min(service.limits.timeout, 1.0),
             auto_decompress=False,
         )
-        self._model_store = model_store
-        self._limits = limits
-        self.log = log
+        self._service = service
+        self._limits = service.limits
+        self.log = service.report
 
     def __call__(self) -> web.RequestHandler:
         """Return the handler of a new connection."""
@@ -71,6 +70,8 @@ class RestServer(web.Server):
 
     async def _response(self, request: web.BaseRequest) -> web.Response:
         try:
+            if request.method == "GET" and request.path == METRICS:
+                return web.Response(body=self._service.metrics.text().encode(), headers={"Content-Type": CONTENT_TYPE})
             return web.Response(body=await self._content(request), content_type="application/json")
         except RequestError as error:
             return error_response(STATUSES[error.code], str(error))
@@ -92,6 +93,8 @@ class RestServer(web.Server):
 
     async def _content(self, request: web.BaseRequest) -> bytes:
         if request.method == "GET" and request.path == HEALTH:
+            if not self._service.is_loaded:
+                raise RequestError("The model is being loaded.", "UNAVAILABLE")
             return b'{"status": "ok"}'
         found = PATH.fullmatch(request.path)
         match request.method, found and found["action"].lower():
@@ -99,12 +102,13 @@ class RestServer(web.Server):
                 model = _requested_model(found)
                 body = await self._body(request)
                 encoding = request.headers.get("Content-Encoding", "")
-                return await asyncio.to_thread(self._predict, body, encoding, model)
+                with self._service.metrics.request(model["name"], "predict", "REST", time.perf_counter()):
+                    return await asyncio.to_thread(self._predict, body, encoding, model)
             case "GET", "/metadata":
-                return _to_json(self._model_store.metadata(**_requested_model(found)))
+                return _to_json(self._service.store.metadata(**_requested_model(found)))
             case "GET", "" | "/":
-                return _to_json(self._model_store.status(**_requested_model(found)))
-        raise RequestError(f"Malformed request: {request.method} {tensors.abbreviate(request.path)}")
+                return _to_json(self._service.store.status(**_requested_model(found)))
+        raise RequestError(f"Malformed request: {request.method} {abbreviate(request.path)}")
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         if request.headers.get("Expect", "").lower() == "100-continue":
@@ -114,14 +118,18 @@ class RestServer(web.Server):
             return await request.read()
 
     def _predict(self, body: bytes, encoding: str, requested: dict[str, Any]) -> bytes:
-        model = self._model_store.find(**requested)
+        model = self._service.store.find(**requested)
+        from tfdpg.serve import tensors  # imports TensorFlow
+
         try:
             request = tensors.parse(_decompressed(body, encoding, self._limits.request_bytes))
             signature = model.signature(request.signature)
             inputs = tensors.inputs_of(request, signature)
         except RecursionError as error:
             raise RequestError("JSON Value: lists or objects are nested too deeply") from error
-        return tensors.answer(request, signature(inputs, self._limits, BYTES_PER_VALUE))
+        outputs = signature(inputs, self._limits, BYTES_PER_VALUE)
+        self._service.metrics.answered(model.version, signature.name, outputs)
+        return tensors.answer(request, outputs)
 
 
 class _Connection(web.RequestHandler):
@@ -131,7 +139,7 @@ class _Connection(web.RequestHandler):
         """Respond to an invalid HTTP/1.1 request with JSON, and log one line instead of a traceback."""
         self._log(f"REST: refused a request that is not valid HTTP/1.1 ({type(exc).__name__})")
         text = (message or f"Internal error: {type(exc).__name__}").partition("\n")[0].rstrip(":")
-        return error_response(status, f"The request is not valid HTTP/1.1: {tensors.abbreviate(text)}", closes=True)
+        return error_response(status, f"The request is not valid HTTP/1.1: {abbreviate(text)}", closes=True)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Log one line instead of a traceback."""
@@ -162,9 +170,7 @@ def _decompressed(body: bytes, encoding: str, limit: int) -> bytes:
     if encoding in ("", "identity"):
         return body
     if encoding not in ("gzip", "deflate"):
-        raise RequestError(
-            f"Content-Encoding must be gzip, deflate or identity. Received: {tensors.abbreviate(encoding)}"
-        )
+        raise RequestError(f"Content-Encoding must be gzip, deflate or identity. Received: {abbreviate(encoding)}")
     decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # accepts the headers of gzip and of zlib
     try:
         content = decompressor.decompress(body, limit + 1)
@@ -182,11 +188,16 @@ def _requested_model(found: Any) -> dict[str, Any]:
     """Return the name, version and label in a path."""
     version = found["version"]
     if version and (len(version) > 19 or int(version) >= 2**63):
-        raise RequestError(f"Failed to convert version: {tensors.abbreviate(version)} to numeric.")
+        raise RequestError(f"Failed to convert version: {abbreviate(version)} to numeric.")
     return {"name": found["name"], "version": int(version) if version else None, "label": found["label"] or ""}
 
 
 def _to_json(message: Any) -> bytes:
+    """Return a protocol buffer, or its JSON form, as the body of a response."""
+    if isinstance(message, dict):
+        return json.dumps(message, indent=2).encode()
+    from google.protobuf import json_format
+
     return json_format.MessageToJson(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     ).encode()

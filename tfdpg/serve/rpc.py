@@ -1,44 +1,42 @@
-"""TensorFlow Serving's gRPC services: PredictionService and ModelService."""
-# pyright: reportAttributeAccessIssue=false
-# Protocol buffer modules create their classes when they are imported.
+"""TensorFlow Serving's gRPC services: PredictionService and ModelService.
+
+This module does not import TensorFlow, so that a server can listen before it is imported.
+"""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
-from tensorflow_serving.apis import (
-    model_service_pb2_grpc,
-    predict_pb2,
-    prediction_service_pb2_grpc,
-)
 
-from tfdpg.serve import tensors
-from tfdpg.serve.limits import Limits
-from tfdpg.serve.model import RequestError
-from tfdpg.serve.model_store import ModelStore
+from tfdpg.serve.errors import RequestError
+from tfdpg.serve.service import Service
 
 MAX_AGE_TIMEOUTS = 10
 """The age, in timeouts, at which a connection is closed."""
+METHODS = {
+    "/tensorflow.serving.PredictionService/Predict": "Predict",
+    "/tensorflow.serving.PredictionService/GetModelMetadata": "GetModelMetadata",
+    "/tensorflow.serving.ModelService/GetModelStatus": "GetModelStatus",
+}
+"""The methods in `rpc_methods`, by their paths."""
 
 
-class GrpcServer(prediction_service_pb2_grpc.PredictionServiceServicer, model_service_pb2_grpc.ModelServiceServicer):
+class GrpcServer(grpc.GenericRpcHandler):
     """Answers requests, each in its own thread.
 
     Args:
-        model_store: the model.
-        limits: the limits of the server.
-        log: receives a line for each error that is not due to a request.
+        service: the models, the limits, and what is counted. Its `report` receives a line for each error that is not
+            due to a request.
     """
 
-    def __init__(self, model_store: ModelStore, limits: Limits, log: Callable[[str], None]):
-        self._model_store = model_store
-        self._limits = limits
-        self._log = log
-        timeout = round(limits.timeout * 1000)
+    def __init__(self, service: Service):
+        self._service = service
+        timeout = round(service.limits.timeout * 1000)
         self._server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", limits.request_bytes),
+                ("grpc.max_receive_message_length", service.limits.request_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
                 ("grpc.server_handshake_timeout_ms", timeout),
@@ -48,8 +46,7 @@ class GrpcServer(prediction_service_pb2_grpc.PredictionServiceServicer, model_se
                 ("grpc.max_connection_age_grace_ms", timeout),
             ]
         )
-        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(self, self._server)
-        model_service_pb2_grpc.add_ModelServiceServicer_to_server(self, self._server)
+        self._server.add_generic_rpc_handlers([self])
 
     async def start(self, where: str) -> int:
         """Listen at an address, and return the port.
@@ -68,65 +65,30 @@ class GrpcServer(prediction_service_pb2_grpc.PredictionServiceServicer, model_se
         """Stop listening, answer the requests under way within this time, and close all connections."""
         await self._server.stop(seconds)
 
-    async def Predict(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
-        """Compute the outputs of a signature."""
-        return await self._answer(context, self._predict, request)
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        """Return the function that answers a call; None for a method that does not exist."""
+        method = METHODS.get(handler_call_details.method)
+        return None if method is None else grpc.unary_unary_rpc_method_handler(self._answering(method))
 
-    async def GetModelMetadata(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
-        """Return the signatures of the model."""
-        return await self._answer(context, self._metadata, request)
+    def _answering(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        """Return a function that answers a call of a method in its own thread. Requests and responses are encoded."""
 
-    async def GetModelStatus(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
-        """Return the state of the versions."""
-        return await self._answer(context, self._status, request)
+        async def answer(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+            began = time.perf_counter()
+            try:
+                if method == "Predict" and not self._service.is_loaded:
+                    self._service.metrics.refused("UNAVAILABLE")
+                store = self._service.loaded_store
+                from tfdpg.serve import rpc_methods  # imports TensorFlow
 
-    async def _answer(self, context: grpc.aio.ServicerContext, answer: Callable[[Any], Any], request: Any) -> Any:
-        """Answer a call in its own thread."""
-        try:
-            return await asyncio.to_thread(answer, request)
-        except RequestError as error:
-            code = error.code
-            message = str(error)
-        except Exception as error:
-            code = "INTERNAL"
-            message = f"Internal error: {type(error).__name__}: {error}"
-            self._log(f"gRPC: a request failed: {type(error).__name__}: {error}")
-        return await context.abort(grpc.StatusCode[code], message)
+                return await asyncio.to_thread(rpc_methods.answer, method, request, store, self._service, began)
+            except RequestError as error:
+                code = error.code
+                message = str(error)
+            except Exception as error:
+                code = "INTERNAL"
+                message = f"Internal error: {type(error).__name__}: {error}"
+                self._service.report(f"gRPC: a request failed: {type(error).__name__}: {error}")
+            return await context.abort(grpc.StatusCode[code], message)
 
-    def _predict(self, request: Any) -> Any:
-        model = self._model_store.find(**_requested_model(request))
-        signature = model.signature(request.model_spec.signature_name)
-        wanted = list(request.output_filter) or signature.outputs
-        if unknown := [name for name in wanted if name not in signature.outputs]:
-            raise RequestError(
-                f"output tensor alias not found in signature: {unknown[0]} "
-                f"Outputs expected to be in the set {{{','.join(sorted(signature.outputs))}}}."
-            )
-        signature.check_names(request.inputs)
-        inputs = {
-            name: tensors.from_proto(name, request.inputs[name], expected, self._limits.request_bytes)
-            for name, expected in signature.inputs.items()
-        }
-        outputs = signature(inputs, self._limits)
-        response = predict_pb2.PredictResponse()
-        response.model_spec.name = request.model_spec.name
-        response.model_spec.version.value = model.version
-        response.model_spec.signature_name = signature.name
-        for name in wanted:
-            response.outputs[name].CopyFrom(tensors.to_proto(outputs[name]))
-        return response
-
-    def _metadata(self, request: Any) -> Any:
-        return self._model_store.metadata(**_requested_model(request), fields=request.metadata_field)
-
-    def _status(self, request: Any) -> Any:
-        return self._model_store.status(**_requested_model(request))
-
-
-def _requested_model(request: Any) -> dict[str, Any]:
-    """Return the name, version and label of the model that a request names."""
-    if not request.HasField("model_spec"):
-        raise RequestError("Missing ModelSpec")
-    spec = request.model_spec
-    version = spec.version.value if spec.HasField("version") else None
-    return {"name": spec.name, "version": version, "label": spec.version_label}
+        return answer

@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
-from tfdpg.serve.limits import Limits
-from tfdpg.serve.model_store import ModelStore
 from tfdpg.serve.rest import RestServer
 from tfdpg.serve.rpc import GrpcServer
+from tfdpg.serve.service import Service
 
 POLL_INTERVAL = 1.0
 """Seconds between two polls of the model directory, as in TensorFlow Serving."""
@@ -31,17 +30,13 @@ def address(host: str, port: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def running_server(
-    model_store: ModelStore, host: str, ports: Ports, limits: Limits, report: Callable[[str], None]
-) -> AsyncIterator[Ports]:
+async def running_server(service: Service, host: str, ports: Ports) -> AsyncIterator[Ports]:
     """Serve a model and poll for new versions. At the end, requests under way are answered.
 
     Args:
-        model_store: the model.
+        service: the models, the limits, and what is counted.
         host: the address to listen on.
         ports: the ports; 0 uses a free one.
-        limits: the limits of the server.
-        report: receives a line for each change, and for each error.
 
     Yields:
         The ports that are in use.
@@ -50,13 +45,13 @@ async def running_server(
         OSError: a port is in use.
     """
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: report(_error_text(context)))
-    rest_server = RestServer(model_store, limits, report)
-    grpc_server = GrpcServer(model_store, limits, report)
+    loop.set_exception_handler(lambda _, context: service.report(_error_text(context)))
+    rest_server = RestServer(service)
+    grpc_server = GrpcServer(service)
     listening = await loop.create_server(rest_server, host, ports.rest)
     try:
         grpc_port = await grpc_server.start(address(host, ports.grpc))
-        polling = asyncio.create_task(_poll(model_store, report))
+        polling = asyncio.create_task(_poll(service))
         try:
             yield Ports(listening.sockets[0].getsockname()[1], grpc_port)
         finally:
@@ -74,15 +69,15 @@ def _error_text(context: dict[str, Any]) -> str:
     return f"{context['message']}: {error}" if error else context["message"]
 
 
-async def _poll(model_store: ModelStore, report: Callable[[str], None]) -> None:
+async def _poll(service: Service) -> None:
     last_error = ""
     while True:
         await asyncio.sleep(POLL_INTERVAL)
         try:
-            for line in await asyncio.to_thread(model_store.poll):
-                report(line)
+            for line in await asyncio.to_thread(service.store.poll):
+                service.report(line)
             last_error = ""
         except Exception as error:  # the loaded versions are still served
             if str(error) != last_error:
-                report(f"the directory cannot be read: {error}")
+                service.report(f"the directory cannot be read: {error}")
             last_error = str(error)

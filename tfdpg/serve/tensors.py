@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.serve.model import RequestError, Signature, Tensor
+from tfdpg.serve.errors import RequestError, abbreviate
+from tfdpg.serve.model import Signature, Tensor
 
 VALUES = {"float32": "float_val", "float64": "double_val", "int32": "int_val", "int64": "int64_val"}
 """The fields from which clients read the values of a tensor."""
@@ -220,8 +221,3 @@ def _type_error(value: Any, name: str, expected: Tensor) -> RequestError:
 def _abbreviate_json(value: Any) -> str:
     """Return a value for a message, at most one line long."""
     return abbreviate(json.dumps(value))
-
-
-def abbreviate(string: str) -> str:
-    """Return a string for a message, at most one line long."""
-    return string if len(string) <= 120 else f"{string[:117]}..."
