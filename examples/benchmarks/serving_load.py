@@ -68,6 +68,8 @@ class Server:
         lines = iter(self.process.stdout.readline, "")
         where = next((line for line in lines if "REST at" in line), "")
         self.url, self.address = re.search(r"REST at (\S+), gRPC at (\S+)", where).groups()
+        if not any(line.endswith("ready\n") for line in lines):
+            raise RuntimeError("The server ended before the model was loaded")
         self.reader = threading.Thread(target=self._read, args=(lines,))
         self.reader.start()
 

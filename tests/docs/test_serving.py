@@ -20,6 +20,7 @@ from tests.docs.pages import PAGES, ROOT, fences, table
 from tests.docs.test_commands import called
 from tests.serve.conftest import serving
 from tfdpg import export
+from tfdpg.serve import rest as rest_protocol
 
 PAGE = "docs/serving.md"
 MODEL = "exported_models/td3-halfcheetah"
@@ -60,7 +61,7 @@ def close(found, expected):
 
 
 def test_every_block_is_covered():
-    marked = ("by curl", "the clients", "the programs", "the tool")
+    marked = ("the metrics", "by curl", "the clients", "the programs", "the tool")
     assert [each.code for each in fences(PAGE, "bash")] == [block(mark) for mark in marked]
 
 
@@ -82,6 +83,23 @@ def test_the_curl_requests_are_answered(policy, tmp_path):
     for answer, (key, values) in zip(answers, expected, strict=False):
         close(answer[key], values)
     assert [list(answer)[0] for answer in answers[5:]] == ["model_version_status", "model_spec"] and len(answers) == 7
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_the_metrics_are_those_of_the_table(tmp_path):
+    documented = re.findall(r"^\| `(:\S+)` \| (.*?) \|", PAGES[PAGE], re.MULTILINE)
+    with serving(ROOT / MODEL) as client:
+        client.post({"instances": X.tolist()})
+        text = shell(block("the metrics"), tmp_path, client.ports)
+    assert [name for name, _ in documented] == re.findall(r"^# TYPE (\S+) (?:counter|histogram)$", text, re.MULTILINE)
+    for name, labels in documented:
+        for sample in re.findall(rf"^{name}\w*{{(.*)}}", text, re.MULTILINE):
+            assert [label for label in re.findall(r'(\w+)="', sample) if label != "le"] == re.findall(
+                r"`(\w+)`", labels
+            )
+    assert f'{documented[0][0]}{{model_name="td3-halfcheetah",status="OK"}} 1\n' in text
+    scraping = yaml.safe_load(next(each.code for each in fences(PAGE, "yaml") if "scrape_configs" in each.code))
+    assert scraping["scrape_configs"][0]["metrics_path"] == rest_protocol.METRICS
 
 
 @pytest.mark.slow
@@ -147,7 +165,7 @@ def test_the_container_receives_the_model(tmp_path):
         "-e": ["MODEL_NAME=td3-halfcheetah"],
         "-v": [f"{tmp_path}/{MODEL}:/models/td3-halfcheetah:ro"],
     }
-    (compose,) = fences(PAGE, "yaml")
+    compose = next(each for each in fences(PAGE, "yaml") if "services" in each.code)
     (service,) = yaml.safe_load(compose.code)["services"].values()
     mounts = dict(mount.split(":")[:2] for mount in service["volumes"])
     assert mounts == {f"./{MODEL}": "/models/td3-halfcheetah", "./batching.config": "/models/batching.config"}

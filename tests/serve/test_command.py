@@ -9,12 +9,20 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfdpg import cli, export
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import grpc
+    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 SHIPPED = Path(__file__).parents[2] / "exported_models/td3-halfcheetah"
 
@@ -78,7 +86,7 @@ def test_without_aiohttp_the_error_says_what_to_install(monkeypatch, capsys):
 
 
 @contextlib.contextmanager
-def process(*flags):
+def process(*flags, until="ready"):
     """A server in its own process; yields the process, REST port, path of the model, gRPC port and printed lines."""
     command = [sys.executable, "-m", "tfdpg", "serve", str(SHIPPED), "--port", "0", "--grpc-port", "0", *flags]
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
@@ -86,11 +94,11 @@ def process(*flags):
     with subprocess.Popen(command, **pipes) as process:
         try:
             lines = []
-            while not lines or "REST at" not in lines[-1]:
+            while not lines or until not in lines[-1]:
                 lines.append(process.stdout.readline())
                 assert lines[-1], process.communicate()
             pattern = r"td3-halfcheetah: REST at http://127.0.0.1:(\d+)(/\S+), gRPC at 127.0.0.1:(\d+)\n"
-            port, path, grpc_port = re.fullmatch(pattern, lines[-1]).groups()
+            port, path, grpc_port = re.fullmatch(pattern, lines[0]).groups()
             yield process, int(port), path, int(grpc_port), lines
         finally:
             process.kill()
@@ -103,7 +111,7 @@ BODY = json.dumps({"instances": [[0.0] * 17]}).encode()
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_once_requests_are_answered(number):
     with process() as (server, port, path, grpc_port, lines):
-        assert lines[0] == "td3-halfcheetah: version 1 is served\n"
+        assert lines[1:] == [f"td3-halfcheetah: {text}\n" for text in ("loading", "version 1 is served", "ready")]
         socket.create_connection(("127.0.0.1", grpc_port)).close()
         first = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         first.request("POST", f"{path}:predict", BODY)  # takes longer than later ones
@@ -120,6 +128,107 @@ def test_a_signal_ends_it_once_requests_are_answered(number):
                 response.begin()
                 assert response.status == 200 and np.shape(json.load(response)["predictions"]) == (1, 6)
         assert server.communicate(timeout=60) == ("", "") and server.returncode == 0
+
+
+def ask(port, path, body=None):
+    """Return the status and the body of a response."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("POST" if body else "GET", path, body)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+
+def samples(text):
+    """Return the values of the samples in Prometheus' text format, by name and labels."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, labels, value = re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (\S+)", line).groups()
+            found[name, labels] = float(value)
+    return found
+
+
+@pytest.mark.slow
+def test_it_answers_that_it_loads_and_then_counts_requests(tmp_path):
+    count, latency = ":tensorflow:serving:request_count", ":tensorflow:serving:request_latency"
+    metrics = "/monitoring/prometheus/metrics"
+    with process(until="loading") as (server, port, path, grpc_port, _), grpc_stub(grpc_port) as predict:
+        status, text = ask(port, path)
+        expected = {"version": "1", "state": "LOADING", "status": {"error_code": "OK", "error_message": ""}}
+        assert (status, json.loads(text)) == (200, {"model_version_status": [expected]})
+        assert ask(port, "/v1/models/other")[0] == 404 and ask(port, "/healthz")[0] == 503
+        assert ask(port, f"{path}/metadata")[0] == ask(port, f"{path}/versions/2")[0] == 503
+        status, text = ask(port, f"{path}:predict", BODY)
+        assert status == 503 and "The model td3-halfcheetah is being loaded." in text
+        assert predict() == grpc.StatusCode.UNAVAILABLE
+        refused = samples(ask(port, metrics)[1])
+        assert refused == {(count, 'model_name="td3-halfcheetah",status="UNAVAILABLE"'): 2}
+
+        while server.stdout.readline() != "td3-halfcheetah: ready\n":
+            assert server.poll() is None
+        assert ask(port, "/healthz") == (200, '{"status": "ok"}')
+        assert json.loads(ask(port, path)[1])["model_version_status"][0]["state"] == "AVAILABLE"
+        bodies = [b"{", BODY, BODY, BODY, b'{"instances": [[0]]}', json.dumps({"signature_name": "x"}).encode()]
+        assert [ask(port, f"{path}:predict", body)[0] for body in bodies] == [400, 200, 200, 200, 400, 400]
+        assert ask(port, "/v1/models/other:predict", BODY)[0] == 404
+        assert ask(port, f"{path}/versions/9:predict", BODY)[0] == 404
+        assert [predict() for _ in range(2)] == [grpc.StatusCode.OK] * 2
+        assert predict("other") == grpc.StatusCode.NOT_FOUND
+
+        response, text = ask(port, metrics)
+        assert response == 200
+        found = samples(text)
+        of_model = 'model_name="td3-halfcheetah"'
+        assert {labels: value for (name, labels), value in found.items() if name == count} == {
+            f'{of_model},status="UNAVAILABLE"': 2,
+            f'{of_model},status="OK"': 5,
+            f'{of_model},status="INVALID_ARGUMENT"': 3,
+            f'{of_model},status="NOT_FOUND"': 1,
+            'model_name="(other)",status="NOT_FOUND"': 2,
+        }
+        for labels, requests in (('API="predict",entrypoint="REST"', 3), ('API="Predict",entrypoint="GRPC"', 2)):
+            labels = f"{of_model},{labels}"
+            buckets = [value for (name, key), value in found.items() if name == f"{latency}_bucket" and labels in key]
+            assert len(buckets) == 34 and buckets == sorted(buckets) and buckets[-1] == requests
+            assert found[f"{latency}_bucket", f'{labels},le="+Inf"'] == found[f"{latency}_count", labels] == requests
+            assert 30 * requests < found[f"{latency}_sum", labels] < 60e6
+        assert found[":tensorflow:cc:saved_model:load_attempt_count", f'model_path="{SHIPPED}/1",status="success"'] == 1
+        assert found[":tensorflow:cc:saved_model:load_latency", f'model_path="{SHIPPED}/1"'] > 1e4
+        assert found[":tfdpg:serving:answer_count", f'{of_model},version="1",signature="serving_default"'] == 5
+        assert not any(name == ":tfdpg:serving:nonfinite_answer_count" for name, _ in found)
+
+
+@contextlib.contextmanager
+def grpc_stub(port):
+    """A function that sends a Predict request for a model and returns the status."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+
+        def predict(model="td3-halfcheetah"):
+            request = predict_pb2.PredictRequest()
+            request.model_spec.name = model
+            request.inputs["x"].CopyFrom(tf.make_tensor_proto(np.zeros((1, 17), np.float32)))
+            try:
+                stub.Predict(request, timeout=60)
+            except grpc.RpcError as error:
+                return error.code()
+            return grpc.StatusCode.OK
+
+        yield predict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0, 1.5])
+def test_a_signal_ends_it_while_it_loads(seconds):
+    with process(until="loading") as (server, *_):
+        time.sleep(seconds)
+        server.send_signal(signal.SIGTERM)
+        assert server.communicate(timeout=60) == (
+            "td3-halfcheetah: ends, once the requests under way are answered\n",
+            "",
+        )
+        assert server.returncode == 0
 
 
 @pytest.mark.slow

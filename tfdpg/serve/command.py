@@ -109,7 +109,8 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, signalled.set)
     async with running_server(service, host, Ports(*ports)) as used:
         url = f"http://{address(host, used.rest)}/v1/models/{service.store.name}"
-        service.report(f"REST at {url}, gRPC at {address(host, used.grpc)}; loading")
+        service.report(f"REST at {url}, gRPC at {address(host, used.grpc)}")
+        service.report("loading")
         loading = asyncio.wrap_future(start_loading(path, trusted, service.metrics))
         waiting = asyncio.create_task(signalled.wait())
         await asyncio.wait([loading, waiting], return_when=asyncio.FIRST_COMPLETED)
