@@ -14,7 +14,6 @@ from tfdpg.arguments import positive_int, reject
 from tfdpg.cli import run_paths
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.environments import check_trusted, make
-from tfdpg.files import check_data, content_errors
 
 FEWEST = 5
 """The smallest number of episodes from which an interval is computed."""
@@ -35,6 +34,8 @@ def compare(
     seed: int = 0,
     max_ep_len: int | None = None,
     log: Path | None = None,
+    version: int | None = None,
+    label: str | None = None,
     trusted: bool = False,
     json: bool = False,
 ) -> int:
@@ -53,6 +54,8 @@ def compare(
         max_ep_len: truncate episodes after this many steps; the default is the environment's own limit.
         log: compare actions and the critics' values on the observations of these prediction logs instead, or on those
             of a directory that `tfdpg evaluate --record` wrote.
+        version: of the prediction logs, use only the requests that this version of the model answered.
+        label: of the prediction logs, use only the requests for this label, such as canary.
         trusted: import the modules and follow the links that the files name, and load exported models that contain
             unsafe operations.
         json: print one JSON object instead of text.
@@ -65,6 +68,8 @@ def compare(
     of_episodes = {"env": env is not None, "fail-below": fail_below != 0, "max-ep-len": max_ep_len is not None}
     for name in (name for name, is_given in of_episodes.items() if is_given and log is not None):
         raise ValueError(f"`--{name}` does nothing where `--log` compares without episodes.")
+    if log is None and (version is not None or label is not None):
+        raise ValueError("`--version` and `--label` select requests of the prediction logs of `--log`.")
     import_tensorflow()
     from tfdpg.cli import runs
 
@@ -78,7 +83,7 @@ def compare(
         policies.append(policy)
         environments.append((environment, is_trusted, Path(given)))
     if log is not None:
-        found = on_log(policies, log)
+        found = on_log(policies, log, version, label)
         print(dumps(found) if json else _log_text(found))
         return 0
     environment = {"id": env, "kwargs": {}} if env is not None else _common(environments)
@@ -273,22 +278,26 @@ def _served(url: str) -> Callable[[Any], np.ndarray]:
     return act
 
 
-def on_log(policies: Sequence[Any], log: Path) -> dict[str, Any]:
+def on_log(policies: Sequence[Any], log: Path, version: int | None = None, label: str | None = None) -> dict[str, Any]:
     """Compare the actions of two exported policies, and what their critics think of both, on logged observations.
+
+    Args:
+        policies: two exported policies.
+        log: prediction logs or recorded steps.
+        version: see `read_steps`.
+        label: see `read_steps`.
 
     Raises:
         ValueError: a policy is recurrent or not exported, or the log cannot be used.
     """
-    from tfdpg.companions import companion
+    from tfdpg.cli.logs import read_steps
     from tfdpg.exported.policy import Policy
 
     if not all(isinstance(each, Policy) and each.recurrent_spec is None for each in policies):
         raise ValueError("`--log` compares exported policies that are not recurrent.")
     spec = policies[0].spec
-    recorded = sorted(log.glob("[0-9]*.npz")) if log.is_dir() else []
-    observations = (
-        recorded_observations(recorded) if recorded else companion("read_prediction_logs")(log, spec)["observations"]
-    )
+    parts = read_steps([log], spec, version, label).observations
+    observations = parts if spec.is_dict else parts["x"]
     actions = [each(observations) for each in policies]
     apart = np.abs(np.asarray(actions[1], np.float64) - actions[0]).reshape(len(actions[0]), -1)
     values = {
@@ -298,18 +307,6 @@ def on_log(policies: Sequence[Any], log: Path) -> dict[str, Any]:
     }
     actions = {"largest_differences": apart.max(axis=0).tolist(), "mean_differences": apart.mean(axis=0).tolist()}
     return {"observations": len(apart), "actions": actions, "values": values, "note": OPINION}
-
-
-def recorded_observations(files: Sequence[Path]) -> Any:
-    """Return the observations in files of `tfdpg evaluate --record`: an array, or a dict of them by name."""
-    episodes = []
-    for file in files:
-        check_data(file, is_named=False)
-        with content_errors(file), np.load(file) as arrays:
-            names = [name for name in arrays.files if name.partition("/")[0] == "observations"]
-            episodes.append({name.partition("/")[2]: arrays[name] for name in names})
-    joined = {name: np.concatenate([each[name] for each in episodes]) for name in episodes[0]}
-    return joined.get("", joined)
 
 
 def _log_text(found: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from tfdpg.export.signatures import (
     signatures,
     single_step_signatures,
 )
+from tfdpg.export.training_data import training_statistics
 from tfdpg.export.write import write
 from tfdpg.exported import ExportError, Policy, check_safe, copy, latest_version, load, metadata, versions
 
@@ -44,6 +45,7 @@ __all__ = [
     "return_signature",
     "signatures",
     "single_step_signatures",
+    "training_statistics",
     "versions",
     "write",
     "write_labels",

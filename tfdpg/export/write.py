@@ -22,6 +22,7 @@ from tfdpg.export.signatures import Signature, count
 from tfdpg.export.tf_agents import methods, with_signatures_of
 from tfdpg.export.warmup import write_warmup
 from tfdpg.exported.policy import NUMPY_POLICY, is_value, packed_inputs, recurrent_metadata
+from tfdpg.exported.statistics import STATISTICS, Statistics, to_text
 from tfdpg.exported.versions import FORMAT, METADATA, check_directory, move_to_next_version, new_directory
 from tfdpg.networks import in_half_precision
 from tfdpg.spec import Spec
@@ -41,6 +42,7 @@ def write(
     actor: NumpyPolicy | None = None,
     critics: Mapping[str, NumpyCritic] = MappingProxyType({}),
     library: str | None = None,
+    statistics: Statistics | None = None,
 ) -> Path:
     """Write a new version of a model, verify it, and only then move it into place.
 
@@ -56,6 +58,7 @@ def write(
         actor: a built-in policy in NumPy; None for other policies.
         critics: built-in critics in NumPy, by the names of their signatures.
         library: the library whose signatures are added; see `with_signatures_of`.
+        statistics: those of the training data, for `tfdpg drift`; None if there are no data.
 
     Returns:
         The directory of the new version.
@@ -110,6 +113,8 @@ def write(
             _write_numpy_policy(scratch / NUMPY_POLICY, actor, critics, references, cases)
         write_warmup(scratch, directory.resolve().name, cases)
         write_references(scratch / REFERENCES, signatures, references, examples, recurrent_spec, half_precision)
+        if statistics is not None:
+            (scratch / STATISTICS).write_text(to_text(statistics))
         values = [name for name, each in functions.items() if is_value(name, each.structured_outputs)]
         description = {
             "format": FORMAT,

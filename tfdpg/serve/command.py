@@ -15,7 +15,7 @@ from tfdpg.arguments import reject
 from tfdpg.cli import run_paths
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.exported import versions
-from tfdpg.files import is_version
+from tfdpg.files import check_kind, is_version
 from tfdpg.imports import require
 from tfdpg.serve.limits import Limits
 
@@ -33,6 +33,7 @@ def serve(
     max_response_mib: int = 32,
     max_rows: int = Limits.rows,
     timeout: float = Limits.timeout,
+    log: Path | None = None,
     trusted: bool = False,
 ) -> None:
     """Serve an exported model with TensorFlow Serving's REST and gRPC protocols, for development and tests.
@@ -49,6 +50,8 @@ def serve(
         max_response_mib: refuse requests with a larger response before anything is computed.
         max_rows: refuse requests with more rows. A row is one observation, also within a sequence.
         timeout: seconds in which a request must arrive, its response must be read, and the next request must begin.
+        log: a directory, to which each start of the server adds a file with the answered requests. Policies are trained
+            on such prediction logs, compared on them, and checked for drift.
         trusted: also load versions whose operations have side effects.
     """
     for name, value, low, high, expected in (
@@ -71,6 +74,8 @@ def serve(
     run_paths.check_model(path)
     if (path / "saved_model.pb").exists():
         raise ValueError(f"{path} is a version's directory; serve the model's, {path.resolve().parent}")
+    if log is not None:
+        check_kind("log", log, "directory")
     from tfdpg.serve.server import SHUTDOWN_SECONDS
     from tfdpg.serve.service import LoadingStore, Service
 
@@ -87,7 +92,7 @@ def serve(
     # otherwise Python's last garbage collection visits all objects of TensorFlow, which takes up to four seconds
     atexit.register(gc.freeze)
     try:
-        was_loaded = asyncio.run(_serve(service, path, trusted, host, (port, grpc_port), exit_timer))
+        was_loaded = asyncio.run(_serve(service, path, trusted, host, (port, grpc_port), log, exit_timer))
     finally:
         exit_timer.cancel()
     if not was_loaded:
@@ -95,7 +100,13 @@ def serve(
 
 
 async def _serve(
-    service: "Service", path: Path, trusted: bool, host: str, ports: tuple[int, int], exit_timer: threading.Timer
+    service: "Service",
+    path: Path,
+    trusted: bool,
+    host: str,
+    ports: tuple[int, int],
+    log: Path | None,
+    exit_timer: threading.Timer,
 ) -> bool:
     """Serve a model until a signal comes. Return whether it was loaded by then.
 
@@ -115,7 +126,12 @@ async def _serve(
         waiting = asyncio.create_task(signalled.wait())
         await asyncio.wait([loading, waiting], return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
-            service.store = model_store = loading.result()
+            model_store = loading.result()
+            if log is not None:
+                from tfdpg.serve.request_log import RequestLog
+
+                service.request_log = RequestLog(log, service.report)
+            service.store = model_store
             for version, reason in model_store.failed.items():
                 service.report(f"version {version} is not served: {reason}")
             for version in model_store.served.models:

@@ -129,6 +129,8 @@ class RestServer(web.Server):
             raise RequestError("JSON Value: lists or objects are nested too deeply") from error
         outputs = signature(inputs, self._limits, BYTES_PER_VALUE)
         self._service.metrics.answered(model.version, signature.name, outputs)
+        if self._service.request_log is not None:
+            self._service.request_log.write_arrays(requested, model.version, signature.name, inputs, outputs)
         return tensors.answer(request, outputs)
 
 

@@ -68,6 +68,8 @@ def _predict(request: Any, store: ModelStore, service: Service) -> Any:
     response.model_spec.signature_name = signature.name
     for name in wanted:
         response.outputs[name].CopyFrom(tensors.to_proto(outputs[name]))
+    if service.request_log is not None:
+        service.request_log.write(request, response)
     return response
 
 

@@ -16,6 +16,7 @@ from tfdpg.serve.metrics import Metrics
 
 if TYPE_CHECKING:
     from tfdpg.serve.model_store import ModelStore
+    from tfdpg.serve.request_log import RequestLog
 
 
 class LoadingStore:
@@ -69,6 +70,7 @@ class Service:
         limits: the limits of the server.
         report: receives a line for each change, and for each error.
         metrics: what is counted; None begins to count.
+        request_log: receives the answered requests; None logs none.
 
     Attributes:
         store: replaced once the model is loaded.
@@ -80,8 +82,10 @@ class Service:
         limits: Limits,
         report: Callable[[str], None],
         metrics: Metrics | None = None,
+        request_log: "RequestLog | None" = None,
     ):
         self.store = store
+        self.request_log = request_log
         self.limits = limits
         self.report = report
         self.metrics = metrics or Metrics(store.name)
