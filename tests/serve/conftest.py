@@ -54,7 +54,7 @@ class Client:
 
 
 @contextlib.contextmanager
-def serving(models, limits=LIMITS):
+def serving(models, limits=LIMITS, request_log=None):
     """Serve a model directory, or a model store that has loaded one, and yield a client."""
     model_store = models if isinstance(models, ModelStore) else ModelStore(models)
     reported = []
@@ -65,7 +65,7 @@ def serving(models, limits=LIMITS):
 
     async def serve():
         loops.append(asyncio.get_running_loop())
-        service = Service(model_store, limits, reported.append)
+        service = Service(model_store, limits, reported.append, request_log=request_log)
         async with server.running_server(service, "127.0.0.1", server.Ports(0, 0)) as ports:
             found.append(ports)
             started.set()

@@ -142,6 +142,36 @@ def test_a_dict_observation(tmp_path):
     assert rows(buffer) == rows(true) and len(rows(buffer)) == 5
 
 
+def test_model_version_and_label_are_kept_and_select(served, tmp_path):
+    logs = []
+    for x, answered, label in ((0, 1, "stable"), (1, 2, "canary"), (2, 2, ""), (3, None, "")):
+        log = log_of(served, "pi", {"x": np.full((2, 2), x, np.float32)})[0]
+        log.predict_log.request.model_spec.ClearField("version")
+        if label:
+            log.predict_log.request.model_spec.version_label = label
+        if answered == 1:
+            log.predict_log.response.model_spec.version.value = answered
+        elif answered == 2:  # some servers write it here only
+            log.log_metadata.model_spec.version.value = answered
+        logs.append(log)
+    file = write(tmp_path / "log", logs)
+    read = read_prediction_logs(file, SPEC)
+    assert read["versions"].tolist() == [1, 1, 2, 2, 2, 2, -1, -1] and set(read["models"]) == {"model"}
+    assert read["labels"] == ["stable"] * 2 + ["canary"] * 2 + [""] * 4
+    for selection, expected in (
+        ({"version": 2}, [1, 1, 2, 2]),
+        ({"label": "stable"}, [0, 0]),
+        ({"label": ""}, [2, 2, 3, 3]),
+    ):
+        assert read_prediction_logs(file, SPEC, **selection)["observations"][:, 0].tolist() == expected
+    message = r"the versions \[1, 2\] and the labels \['canary', 'stable'\]. Received: version=3"
+    with pytest.raises(ValueError, match=message):
+        read_prediction_logs(file, SPEC, version=3)
+    for wrong in (-1, 1.5, "1"):
+        with pytest.raises(ValueError, match="`version` must be"):
+            read_prediction_logs(file, SPEC, version=wrong)
+
+
 def changed(log, change):
     log = prediction_log_pb2.PredictionLog.FromString(log.SerializeToString())
     change(log)
@@ -171,6 +201,8 @@ def test_records_that_cannot_be_used_are_named(served, tmp_path, change, message
         read_prediction_logs(file, SPEC)
     with pytest.raises(ValueError, match=message):
         read_prediction_logs(file, SPEC)
+    if "sample" in message:
+        assert len(read_prediction_logs(file, SPEC, sampled=True)["actions"]) == 2
 
 
 def test_files_that_are_none(served, tmp_path):
@@ -214,6 +246,8 @@ def test_the_records_before_a_damaged_place_are_kept_and_the_loss_is_told(served
     np.testing.assert_array_equal(steps["observations"], [step[0] for step in client.took[:kept]])
     with pytest.warns(UserWarning, match=rf"{lost} bytes are lost\. The 1 later files"):
         assert len(read_prediction_logs([file, later], SPEC)["actions"]) == kept
+    with pytest.warns(UserWarning, match=rf"{lost} bytes are lost\.$"):
+        assert len(read_prediction_logs([file, later], SPEC, sampled=True)["actions"]) == kept + 3
     buffer = ReplayBuffer(SPEC, 50)
     ends = {"rewards": np.ones(kept), "terminations": np.zeros(kept, bool), "truncations": np.zeros(kept, bool)}
     with pytest.warns(UserWarning, match=message):

@@ -41,6 +41,7 @@ commands:
   inspect             describe an exported model
   serve               serve an exported model as TensorFlow Serving does, for development
   labels              assign labels such as stable and canary to versions of an exported model
+  drift               find out whether logged observations differ from the training data
   plot                plot the learning curves of runs
 
 `tfdpg --version` prints the version.
@@ -97,6 +98,7 @@ FUNCTIONS = {
     "inspect": "tfdpg.cli.commands:inspect_export",
     "serve": "tfdpg.serve.command:serve",
     "labels": "tfdpg.serve.command:labels",
+    "drift": "tfdpg.diagnosis.drift_command:drift",
     "plot": "tfdpg.plotting.command:plot",
 }
 """The function of each command except `train` and `tune`, as module:function."""

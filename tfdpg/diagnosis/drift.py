@@ -1,0 +1,225 @@
+"""Compare logged observations and actions with those of training: the arithmetic of `tfdpg drift`, in NumPy alone."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tfdpg.exported.statistics import MOST_LAGS, Component, summarize
+
+Z = 1.645
+"""The 95 % quantile of the normal distribution."""
+DRIFT, NO_DRIFT, CANNOT_TELL = "drift", "no drift", "cannot tell"
+STATUS = {NO_DRIFT: 0, DRIFT: 1, CANNOT_TELL: 2}
+"""The exit status of each verdict."""
+MOVED = 0.5
+"""The smallest change of a mean, in standard deviations of the training data, that is drift."""
+WIDER = 1.5
+"""The smallest standard deviation, in those of the training data, that is drift."""
+OUTSIDE = 0.05
+"""The smallest share of values outside the 1 % and 99 % quantiles of the training data that is drift."""
+MISSING = 0.01
+"""The smallest increase of the share of missing values that is drift."""
+ENOUGH = 30
+"""The number of independent observations from which a component that has not moved is no drift."""
+NARROWEST = {"training": 0.5, "log": 0.1}
+"""The smallest width of the bins, in standard deviations, for comparisons with training data and with another log."""
+
+
+def population_stability_index(counts: np.ndarray, expected: np.ndarray) -> float:
+    """Return the population stability index of two samples that were counted in the same bins.
+
+    PSI = sum_i (p_i - q_i) ln(p_i / q_i)
+
+    where p_i and q_i are the shares of the samples in bin i. It is Jeffreys' divergence, the sum of the
+    Kullback-Leibler divergences in both directions: 0 for equal shares, and usually called significant above 0.2. Half
+    a count is added to each bin, so that empty bins have a logarithm.
+
+    Args:
+        counts: the numbers of the sample in question, `[bins]`.
+        expected: those of the sample that it is compared with, `[bins]`.
+
+    Source: Siddiqi 2006, "Credit Risk Scorecards", section "Scorecard stability"; Yurdakul 2018, "Statistical
+    Properties of Population Stability Index".
+    """
+    p, q = ((each + 0.5) / (each + 0.5).sum() for each in (np.asarray(counts), np.asarray(expected)))
+    return float(np.sum((p - q) * np.log(p / q)))
+
+
+def verdict(index: float, bins: int, independent: float, limit: float) -> str:
+    """Say whether the population stability index of all production would be above a limit.
+
+    N times the index of a sample, with N independent observations, has approximately a noncentral chi-squared
+    distribution with `bins - 1` degrees of freedom and noncentrality N times the true index. Its mean is then
+    bins - 1 + N * limit, and its variance 2 (bins - 1) + 4 N * limit, if the true index is the limit. An index that is
+    more than 1.645 standard deviations away from this mean tells on which side of the limit the true one is, with a
+    confidence of about 95 %.
+
+    Args:
+        index: the index of the sample.
+        bins: the number of bins.
+        independent: N, see `independent_observations`.
+        limit: the limit, above 0.
+
+    Source: Yurdakul 2018, "Statistical Properties of Population Stability Index", chapter 3, for a true index of 0.
+    """
+    freedom = bins - 1
+    distance = independent * index - freedom - independent * limit
+    z = distance / math.sqrt(2 * freedom + 4 * independent * limit)
+    return DRIFT if z > Z else NO_DRIFT if z < -Z else CANNOT_TELL
+
+
+def independent_observations(rows: int, steps: float, reference_rows: int) -> float:
+    """Return the N of `verdict`.
+
+    Successive observations are alike, so that only one in `steps` counts. The rows of the reference are a sample, too.
+
+    Args:
+        rows: the number of observations.
+        steps: how many successive ones tell as much as one independent observation (`Component.steps`).
+        reference_rows: the number of rows that were counted for the reference.
+    """
+    return 1 / (steps / rows + 1 / reference_rows)
+
+
+def joined_bins(component: Component, narrowest: float) -> np.ndarray:
+    """Return for each bin of a component the number of the bin that it becomes part of, `[bins]`.
+
+    Quantiles that are closer than `narrowest` to the one before them are left out; the first and the last one stay. The
+    bins of different values, of other values and of missing ones stay as they are.
+    """
+    bins = len(component.counts)
+    if component.values is not None:
+        return np.arange(bins)
+    kept = [0]
+    last = len(component.quantiles) - 1
+    for i in range(1, last):
+        if component.quantiles[i] - component.quantiles[kept[-1]] > narrowest:
+            kept.append(i)
+    if kept[-1] and component.quantiles[last] - component.quantiles[kept[-1]] <= narrowest:
+        kept.pop()
+    if component.quantiles[last] > component.quantiles[0]:
+        kept.append(last)
+    edges = np.zeros(last + 1, int)
+    edges[kept] = 1
+    before = np.append(0, np.cumsum(edges))  # of each bin the number of kept quantiles below it
+    return np.append(before, before[-1] + 1)
+
+
+class Difference(NamedTuple):
+    """A component in a log, and in training.
+
+    Attributes:
+        name: the name of the component.
+        index: the population stability index.
+        verdict: `DRIFT`, `NO_DRIFT` or `CANNOT_TELL`.
+        outside: the share of values outside the 1 % and 99 % quantiles of the reference; NaN if all are missing.
+        logged: the component in the log.
+        reference: the component that it is compared with.
+        shares: the shares of both in the bins of the index, `[2, bins]`, the log first.
+        edges: the upper edges of these bins without the last ones, or the different values.
+        is_in_range: whether the index alone would be drift, but the values lie where those of the training data lie.
+    """
+
+    name: str
+    index: float
+    verdict: str
+    outside: float
+    logged: Component
+    reference: Component
+    shares: np.ndarray
+    edges: np.ndarray
+    is_in_range: bool = False
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the component has drifted to a single value."""
+        return self.verdict == DRIFT and is_constant(self.logged) and not is_constant(self.reference)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values; None for numbers that are not known."""
+        known = {"psi": self.index, "outside": self.outside, "missing": self.logged.missing, "mean": self.logged.mean}
+        known |= {"deviation": self.logged.deviation, "expected_missing": self.reference.missing}
+        known |= {"expected_mean": self.reference.mean, "expected_deviation": self.reference.deviation}
+        numbers = {name: value if math.isfinite(value) else None for name, value in known.items()}
+        return {"name": self.name, "verdict": self.verdict, **numbers}
+
+
+def is_constant(component: Component) -> bool:
+    """Return whether a component has always had the same value."""
+    return component.deviation == 0
+
+
+def has_moved(logged: Component, reference: Component, outside: float) -> bool:
+    """Return whether values in a log lie elsewhere than those of the training data, and not only closer together.
+
+    Training explores and has seen earlier policies, so the observations of an exported policy usually lie closer
+    together. The index alone would call this drift. A component has moved if its mean has, by more than half a standard
+    deviation of the training data; if its standard deviation is more than 1.5 times as large; if more than 5 % of its
+    values lie outside the 1 % and 99 % quantiles of the training data; if more values are missing; or if it is stuck.
+    """
+    if not math.isfinite(logged.mean) or not math.isfinite(reference.mean):
+        return True
+    is_far = abs(logged.mean - reference.mean) > MOVED * reference.deviation or outside > OUTSIDE
+    is_wider = logged.deviation > WIDER * reference.deviation
+    is_stuck = is_constant(logged) and not is_constant(reference)
+    return is_far or is_wider or is_stuck or logged.missing > reference.missing + MISSING
+
+
+def compare(
+    name: str, column: np.ndarray, reference: Component, rows: int, of: Literal["training", "log"], limit: float
+) -> Difference:
+    """Compare a component of a log with the same component of training, or of an earlier log.
+
+    Args:
+        name: the name of the component.
+        column: its values in the log, float32 `[n]`.
+        reference: the component that it is compared with.
+        rows: the number of rows from which `reference` was computed.
+        of: whether `reference` is of training, where a component that has not moved (`has_moved`) is no drift; or of a
+            log, where the index alone decides.
+        limit: the largest index that is no drift.
+    """
+    logged = summarize(column, column[:1, None])
+    width = NARROWEST[of] * reference.deviation if math.isfinite(reference.deviation) else 0.0
+    into = joined_bins(reference, width)
+    counted = np.bincount(reference.bins(column), minlength=len(into))
+    pairs = np.stack([np.bincount(into, weights=each) for each in (counted, reference.counts)])
+    edges = np.unique(reference.quantiles[np.diff(into)[:-1] > 0]) if reference.values is None else reference.values
+    if not pairs[:, -1].any():  # no value is missing
+        pairs = pairs[:, :-1]
+    index = population_stability_index(*pairs)
+    independent = independent_observations(len(column), reference.steps, rows)
+    low, high = reference.quantiles[[0, -1]]
+    finite = column[np.isfinite(column)]
+    outside = float(np.mean((finite < low) | (finite > high))) if len(finite) else math.nan
+    shares = pairs / pairs.sum(axis=1, keepdims=True)
+    by_index = decided = verdict(index, pairs.shape[1], independent, limit)
+    if of == "training" and by_index != NO_DRIFT and not has_moved(logged, reference, outside):
+        decided = NO_DRIFT if independent >= ENOUGH else CANNOT_TELL
+    is_in_range = by_index == DRIFT and decided == NO_DRIFT
+    return Difference(name, index, decided, outside, logged, reference, shares, edges, is_in_range)
+
+
+def compare_all(
+    columns: Mapping[str, np.ndarray],
+    reference: Mapping[str, Component],
+    rows: int,
+    of: Literal["training", "log"],
+    limit: float,
+) -> list[Difference]:
+    """Compare all components with `compare`, and return the results, the worst first.
+
+    First come those that are stuck, since a fault of one sensor changes what the policy does, and so the values of all
+    others. Then come the others that have drifted. Within these groups, the largest index comes first.
+    """
+    found = [compare(name, column, reference[name], rows, of, limit) for name, column in columns.items()]
+    return sorted(found, key=lambda each: (not each.is_stuck, each.verdict != DRIFT, -each.index))
+
+
+def runs_of(column: np.ndarray) -> np.ndarray:
+    """Cut successive values `[n]` into the runs from which `summarize` estimates correlation, `[steps, runs]`."""
+    length = min(2 * MOST_LAGS, max(1, len(column) // 2))
+    runs = len(column) // length
+    return column[: runs * length].reshape(runs, length).T
