@@ -253,6 +253,11 @@ COMMANDS = {
     "inspect": (["inspect", "RUN"], ["inspect", "RUN/best"]),
     "serve": (["serve", "RUN"],),
     "labels": (["labels", "RUN", "stable=1"], ["labels", "RUN/best", "stable=1"]),
+    "drift": (
+        ["drift", "RUN/best", "RUN"],
+        ["drift", "RUN", "RUN"],
+        ["drift", "RUN/best", "RUN", "--reference", "RUN"],
+    ),
     "plot": (["plot", "RUN", "--out", "x.png"],),
 }
 """Every command, with a run or a part of one as each of its paths."""

@@ -26,6 +26,7 @@ from tfdpg.cli.comparing import compare
 from tfdpg.cli.parsing import flags_of
 from tfdpg.cli.run_options import resume_flags, training_flags
 from tfdpg.diagnosis.command import diagnose
+from tfdpg.diagnosis.drift_command import drift
 from tfdpg.formats.command import convert, verify
 from tfdpg.plotting.command import plot
 from tfdpg.serve.command import labels, serve
@@ -41,7 +42,7 @@ COMMANDS = {
     "convert": convert,
 }
 COMMANDS |= {"compare": compare, "diagnose": diagnose, "inspect": commands.inspect_export, "plot": plot}
-COMMANDS |= {"serve": serve, "labels": labels, "verify": verify}
+COMMANDS |= {"serve": serve, "labels": labels, "verify": verify, "drift": drift}
 MODEL_SERVER = {"allow_version_labels_for_unavailable_models", "enable_batching", "model_config_file"}
 """Flags of TensorFlow Serving."""
 TRAINING = {name.lower() for name in AGENTS}

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from tfdpg.exported import ExportError
-from tfdpg.exported.statistics import LEVELS, Statistics, action_columns, columns, read, summarize, to_text
+from tfdpg.exported.statistics import LEVELS, DataStatistics, action_columns, columns, read, summarize, to_text
 from tfdpg.spec import Spec
 
 BOX = spaces.Box(-2, 2, (2,))
@@ -79,7 +79,7 @@ def test_the_number_of_steps_of_an_independent_observation_is_that_of_theory():
 def test_statistics_are_equal_when_they_are_read(tmp_path):
     rng = np.random.default_rng(0)
     observations = {"x[0]": component(rng.normal(size=100)), "x[1]": component([np.nan] * 3)}
-    given = Statistics(100, 500, observations, {"a": component([0, 1, 1])})
+    given = DataStatistics(100, 500, observations, {"a": component([0, 1, 1])})
     (tmp_path / "statistics.json").write_text(to_text(given))
     again = read(tmp_path)
     assert again[:2] == (100, 500) and to_text(again) == to_text(given)
@@ -113,7 +113,7 @@ def change(name, value):
 )
 def test_a_damaged_file_is_named(tmp_path, damage):
     file = tmp_path / "statistics.json"
-    file.write_text(damage(to_text(Statistics(3, 3, {}, {"a": component([0, 1, 1])}))))
+    file.write_text(damage(to_text(DataStatistics(3, 3, {}, {"a": component([0, 1, 1])}))))
     with pytest.raises(ValueError, match=f"{file} is damaged"):
         read(tmp_path)
 

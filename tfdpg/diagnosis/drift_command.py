@@ -16,7 +16,7 @@ from tfdpg.cli.parsing import UsageError
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.diagnosis.drift import CANNOT_TELL, DRIFT, NO_DRIFT, STATUS, Difference, compare_all, runs_of
 from tfdpg.exported import latest_version, metadata, versions
-from tfdpg.exported.statistics import Component, Statistics, action_columns, columns, read, summarize
+from tfdpg.exported.statistics import Component, DataStatistics, action_columns, columns, read, summarize
 from tfdpg.spec import Spec
 
 SHOWN = 20
@@ -219,7 +219,7 @@ def _selected(steps: Steps, rows: Sequence[int]) -> Steps:
 
 
 def _comparison(
-    steps: Steps, spec: Spec, statistics: Statistics, origin: str, of: Literal["training", "log"], limit: float
+    steps: Steps, spec: Spec, statistics: DataStatistics, origin: str, of: Literal["training", "log"], limit: float
 ) -> Comparison:
     """Compare the steps that one version answered with statistics.
 
@@ -236,7 +236,7 @@ def _comparison(
     for part, expected in zip(found, (statistics.observations, statistics.actions), strict=True):
         if missing := sorted(part.keys() - expected.keys()):
             raise ValueError(
-                f"Statistics must have every component of the spaces. Received: {origin}, without {missing[0]}"
+                f"DataStatistics must have every component of the spaces. Received: {origin}, without {missing[0]}"
             )
         differences.append(compare_all(part, expected, statistics.rows, of, limit))
     model, answered, _ = steps.origins[0]
@@ -253,7 +253,7 @@ def _comparison(
     )
 
 
-def _of_steps(steps: Steps, spec: Spec) -> Statistics:
+def _of_steps(steps: Steps, spec: Spec) -> DataStatistics:
     """Return the statistics of logged steps."""
     order = np.argsort(np.unique(steps.clients, return_inverse=True)[1], kind="stable")
 
@@ -261,4 +261,4 @@ def _of_steps(steps: Steps, spec: Spec) -> Statistics:
         return {name: summarize(column[order], runs_of(column[order])) for name, column in found.items()}
 
     observations = summaries(columns(steps.observations, spec))
-    return Statistics(len(order), len(order), observations, summaries(action_columns(steps.actions, spec)))
+    return DataStatistics(len(order), len(order), observations, summaries(action_columns(steps.actions, spec)))

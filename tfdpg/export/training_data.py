@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tfdpg.exported.statistics import Statistics, action_columns, columns, summarize
+from tfdpg.exported.statistics import DataStatistics, action_columns, columns, summarize
 from tfdpg.replay import ReplayBuffer
 from tfdpg.replay.buffer import NONE
 from tfdpg.spec import Spec
@@ -20,7 +20,7 @@ RUNS = 10
 RUN_LENGTH = 512
 
 
-def training_statistics(spec: Spec, replay: ReplayBuffer, env_steps: int) -> Statistics | None:
+def training_statistics(spec: Spec, replay: ReplayBuffer, env_steps: int) -> DataStatistics | None:
     """Return statistics of the observations and the executed actions in a replay buffer, or None if it is empty.
 
     A replay buffer has the steps of the whole training, of which the first ones are those of a policy that had learned
@@ -43,12 +43,12 @@ def training_statistics(spec: Spec, replay: ReplayBuffer, env_steps: int) -> Sta
     most = min(MOST_ROWS, max(1, MOST_ELEMENTS // sum(spec.widths)))
     chosen = slots[np.linspace(0, len(slots) - 1, min(most, len(slots))).astype(np.int64)]
     runs = _runs(replay, slots, max(1, most // RUN_LENGTH))
-    observed, of_runs = (_columns(spec, replay, each) for each in (chosen, runs.ravel()))
+    observed, run_columns = (_columns(spec, replay, each) for each in (chosen, runs.ravel()))
     observations, actions = (
-        {name: summarize(column, of_run[name].reshape(runs.shape)) for name, column in columns_of.items()}
-        for columns_of, of_run in zip(observed, of_runs, strict=True)
+        {name: summarize(column, in_runs[name].reshape(runs.shape)) for name, column in columns_of.items()}
+        for columns_of, in_runs in zip(observed, run_columns, strict=True)
     )
-    return Statistics(len(chosen), stored, observations, actions)
+    return DataStatistics(len(chosen), stored, observations, actions)
 
 
 def _columns(spec: Spec, replay: ReplayBuffer, slots: np.ndarray) -> tuple[dict[str, np.ndarray], ...]:

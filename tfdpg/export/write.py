@@ -22,7 +22,7 @@ from tfdpg.export.signatures import Signature, count
 from tfdpg.export.tf_agents import methods, with_signatures_of
 from tfdpg.export.warmup import write_warmup
 from tfdpg.exported.policy import NUMPY_POLICY, is_value, packed_inputs, recurrent_metadata
-from tfdpg.exported.statistics import STATISTICS, Statistics, to_text
+from tfdpg.exported.statistics import STATISTICS, DataStatistics, to_text
 from tfdpg.exported.versions import FORMAT, METADATA, check_directory, move_to_next_version, new_directory
 from tfdpg.networks import in_half_precision
 from tfdpg.spec import Spec
@@ -42,7 +42,7 @@ def write(
     actor: NumpyPolicy | None = None,
     critics: Mapping[str, NumpyCritic] = MappingProxyType({}),
     library: str | None = None,
-    statistics: Statistics | None = None,
+    statistics: DataStatistics | None = None,
 ) -> Path:
     """Write a new version of a model, verify it, and only then move it into place.
 

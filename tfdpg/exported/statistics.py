@@ -63,7 +63,7 @@ class Component(NamedTuple):
         return np.where(np.isfinite(column), found, last)
 
 
-class Statistics(NamedTuple):
+class DataStatistics(NamedTuple):
     """Statistics of the components of observations and actions.
 
     Attributes:
@@ -163,7 +163,7 @@ def _steps(numbers: np.ndarray, mean: float, variance: float) -> float:
     return total
 
 
-def to_text(statistics: Statistics) -> str:
+def to_text(statistics: DataStatistics) -> str:
     """Return statistics as JSON, with a line for each component. `read` restores them."""
     lines = []
     for kind in ("observations", "actions"):
@@ -192,7 +192,7 @@ def _encoded(each: Component) -> str:
     )
 
 
-def read(version: Path) -> Statistics:
+def read(version: Path) -> DataStatistics:
     """Read the statistics of an export, whose files `metadata` has checked.
 
     Args:
@@ -216,7 +216,7 @@ def read(version: Path) -> Statistics:
                 {str(name): _decoded(each) for name, each in content[kind].items()}
                 for kind in ("observations", "actions")
             ]
-            return Statistics(int(content["rows"]), int(content["stored"]), *kinds)
+            return DataStatistics(int(content["rows"]), int(content["stored"]), *kinds)
         except (LookupError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"it does not contain the statistics of an export ({error!r})") from error
 

@@ -161,12 +161,12 @@ def _step(record: bytes, spec: Spec) -> _Request | None:
     logged = log.log_metadata
     specs = [calls[0].response[-1].model_spec, logged.model_spec, request.model_spec]
     answered = next((each.version.value for each in specs if each.HasField("version")), UNKNOWN)
-    name, asked = (
+    name, label = (
         _text(next(filter(None, (getattr(each, field) for each in reversed(specs))), b""))
         for field in ("name", "version_label")
     )
     rate = logged.sampling_config.sampling_rate
-    return _Request(_text(request.client_id), name, answered, asked, inputs, action, rate)
+    return _Request(_text(request.client_id), name, answered, label, inputs, action, rate)
 
 
 def _text(encoded: bytes) -> str:
