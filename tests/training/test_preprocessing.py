@@ -356,6 +356,15 @@ def test_a_server_takes_missing_numbers(tmp_path):
         assert report.status == 0, report.text()
 
 
+def test_statistics_are_those_of_the_environment(tmp_path):
+    agent = trained("TD3", "both")
+    agent.export(tmp_path / "model")
+    (found,) = tmp_path.glob("model/1/statistics.json")
+    components = json.loads(found.read_text())["observations"]
+    assert list(components) == ["a", "b", "c"]
+    assert 0 < components["a"]["missing"] < 0.5 and components["c"]["missing"] == 0
+
+
 def converted(x):
     """In NumPy: the first number in other units, and the difference of the others."""
     return np.stack([2 * x[:, 0] + 1, x[:, 1] - x[:, 2]], axis=1)

@@ -57,7 +57,7 @@ def _write(agent: "Agent", directory: str | Path, options: ExportOptions) -> Pat
     contents = agent.spec, networks, agent.signatures, examples, metadata, agent.data.policy_state
     policy = policy_to_export.numpy_policy()
     critics = {} if policy is None else _numpy_critics(agent)
-    statistics = export.training_statistics(agent.spec, agent.replay, agent.env_steps)
+    statistics = export.training_statistics(agent.spec, agent.replay, agent.env_steps, preprocessing)
     with free_graphs():
         return export.write(directory, *contents, policy, critics, options.signatures, statistics)
 

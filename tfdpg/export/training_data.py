@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from tfdpg.acting import Preprocessing
 from tfdpg.exported.statistics import DataStatistics, action_columns, columns, summarize
 from tfdpg.replay import ReplayBuffer
 from tfdpg.replay.buffer import NONE
@@ -20,7 +21,9 @@ RUNS = 10
 RUN_LENGTH = 512
 
 
-def training_statistics(spec: Spec, replay: ReplayBuffer, env_steps: int) -> DataStatistics | None:
+def training_statistics(
+    spec: Spec, replay: ReplayBuffer, env_steps: int, preprocessing: Preprocessing | None = None
+) -> DataStatistics | None:
     """Return statistics of the observations and the executed actions in a replay buffer, or None if it is empty.
 
     A replay buffer has the steps of the whole training, of which the first ones are those of a policy that had learned
@@ -32,7 +35,11 @@ def training_statistics(spec: Spec, replay: ReplayBuffer, env_steps: int) -> Dat
         spec: the spaces.
         replay: the replay buffer.
         env_steps: the number of environment steps that the agent has taken.
+        preprocessing: computes the features that the replay buffer holds; None if it holds observations. Those of the
+            user's model do not contain the observations, so that there are no statistics.
     """
+    if preprocessing is not None and not preprocessing.is_invertible:
+        return None
     slots = np.arange(replay.oldest, replay.added) % replay.replay_size
     slots = slots[replay.successor[slots] != NONE]
     if not len(slots):
@@ -43,7 +50,7 @@ def training_statistics(spec: Spec, replay: ReplayBuffer, env_steps: int) -> Dat
     most = min(MOST_ROWS, max(1, MOST_ELEMENTS // sum(spec.widths)))
     chosen = slots[np.linspace(0, len(slots) - 1, min(most, len(slots))).astype(np.int64)]
     runs = _runs(replay, slots, max(1, most // RUN_LENGTH))
-    observed, run_columns = (_columns(spec, replay, each) for each in (chosen, runs.ravel()))
+    observed, run_columns = (_columns(spec, replay, each, preprocessing) for each in (chosen, runs.ravel()))
     observations, actions = (
         {name: summarize(column, in_runs[name].reshape(runs.shape)) for name, column in columns_of.items()}
         for columns_of, in_runs in zip(observed, run_columns, strict=True)
@@ -51,10 +58,14 @@ def training_statistics(spec: Spec, replay: ReplayBuffer, env_steps: int) -> Dat
     return DataStatistics(len(chosen), stored, observations, actions)
 
 
-def _columns(spec: Spec, replay: ReplayBuffer, slots: np.ndarray) -> tuple[dict[str, np.ndarray], ...]:
-    """Return the components of the observations and of the executed actions of rows."""
+def _columns(
+    spec: Spec, replay: ReplayBuffer, slots: np.ndarray, preprocessing: Preprocessing | None
+) -> tuple[dict[str, np.ndarray], ...]:
+    """Return the components of the observations and of the executed actions of rows; NaN where a number was missing."""
     actions = np.clip(replay.action(slots), spec.low, spec.high)  # ACER stores what its distribution drew
-    return columns(spec.unpack(replay.observation(slots)), spec), action_columns(actions, spec)
+    packed = replay.observation(slots)
+    packed = packed if preprocessing is None else (preprocessing.newest(packed[0]),)
+    return columns(spec.unpack(packed), spec), action_columns(actions, spec)
 
 
 def _runs(replay: ReplayBuffer, slots: np.ndarray, most: int) -> np.ndarray:

@@ -87,13 +87,16 @@ def columns(observations: Mapping[str, np.ndarray], spec: Spec) -> dict[str, np.
         spec: the spaces.
 
     Returns:
-        float32 arrays `[n]`. Of arrays with more than `MOST_NUMBERS` numbers, such as images, there is only the mean.
+        float32 arrays `[n]`, by the user's names if there are any. Of arrays with more than `MOST_NUMBERS` numbers,
+        such as images, there is only the mean.
     """
     found = {}
     for leaf in spec.leaves:
         array = np.asarray(observations[leaf.name])
         if math.prod(leaf.shape) > MOST_NUMBERS:
             found[f"mean of {leaf.name}"] = array.reshape(len(array), -1).mean(axis=1, dtype=np.float64)
+        elif spec.observation_names is not None and leaf.group == "float32":
+            found |= dict(zip(spec.observation_names[leaf.columns], array.reshape(len(array), -1).T, strict=True))
         else:
             found |= _numbered(leaf.name, array, leaf.shape)
     with np.errstate(over="ignore"):  # a number beyond the range of float32 is infinite, and counts as missing
