@@ -226,6 +226,7 @@ def test_what_cannot_be_compared_has_status_2(exported, tmp_path, capsys):
         ([model, logs, "--version", "-1"], "`version` must be"),
         ([tmp_path / "damaged", logs], f"{file} is damaged"),
         ([SHIPPED, tmp_path / "cheetah.npz"], "has no statistics.json: the replay buffer was empty"),
+        ([SHIPPED, tmp_path / "cheetah.npz", "--fail-above", "inf"], "`fail_above` must be"),
         ([SHIPPED, logs], "the input `x` must be of shape"),
         ([model, tmp_path / "steps"], "0000.npz is a symbolic link"),
         ([model, tmp_path / "objects.npz"], "objects.npz is damaged"),

@@ -69,6 +69,7 @@ NOT_RUN = {
     "runs/tune-": "uses the trials of an earlier block",
     "serve exported_models": "runs until it is ended",
     "--server": "needs a server",
+    "drift exported_models": "compares the log of a server",
     "--demonstrations recordings": "uses the recordings of an earlier block",
     "diagnose runs": "diagnoses the run of another page",
     "evaluate runs/tank": "evaluates the run of a plant that is not there",

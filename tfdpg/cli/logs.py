@@ -22,8 +22,8 @@ class Steps(NamedTuple):
         observations: arrays `[n, ...]` by leaf name.
         actions: `[n, ...]`.
         clients: for each step the client that took it; of recorded steps, the file that has it.
-        origins: for each step the name of the model that answered, its version and the label for which the client
-            asked. Without this information, they are "", -1 and "".
+        origins: for each step the name of the model that answered, its version and the label that the client
+            requested. Without this information, they are "", -1 and "".
     """
 
     observations: Mapping[str, np.ndarray]
@@ -40,7 +40,7 @@ def read_steps(logs: Sequence[Path], spec: Spec, version: int | None = None, lab
             directories of them, of which the .npz files are read.
         spec: the spaces of the policy.
         version: the version whose answers to read; None reads those of all versions.
-        label: the label for which clients asked; None reads all.
+        label: the label that clients requested; None reads all.
 
     Raises:
         FileNotFoundError: a log does not exist.

@@ -76,7 +76,7 @@ class Comparison(NamedTuple):
     Attributes:
         model: the name of the model; "" if it is not logged.
         version: the version; -1 if it is not logged.
-        labels: the labels for which clients asked.
+        labels: the labels that clients requested.
         clients: the number of clients.
         rows: the number of observations.
         origin: what they are compared with, as a text.

@@ -30,7 +30,7 @@ class _Request(NamedTuple):
         client: the `client_id`.
         model: the name of the model.
         version: the version that answered, or `UNKNOWN`.
-        label: the label for which the client asked, or "".
+        label: the label that the client requested, or "".
         inputs: the arrays of the observation, `[n, ...]`.
         actions: `[n, ...]`.
         rate: the share of requests that the server logged; 0 or 1 for all.
@@ -63,7 +63,7 @@ def read_prediction_logs(
         files: a TFRecord file, a directory of them, or several of these in chronological order.
         spec: the spaces of the policy.
         version: return only the steps that this version answered; None returns those of all versions.
-        label: return only the steps for which the client asked for this label, such as "canary"; None returns all.
+        label: return only the steps for which the client requested this label, such as "canary"; None returns all.
         sampled: whether logs may contain only a sample of the requests, whose steps do not follow each other. Training
             needs all of them. The files after a damaged one are read, too, then.
 
@@ -71,7 +71,7 @@ def read_prediction_logs(
         `observations`, `[n, ...]`, or a dict of them by name; `actions`, the `pi` of the responses, `[n, ...]`; and
         `client_ids`, n strings: the request's `client_id`, followed by `/1`, `/2`, ... for its further rows. Each step
         also has the name of its model in `models`, n strings; the version that answered in `versions`, int64 `[n]`,
-        -1 if the log does not contain it; and the label for which the client asked in `labels`, n strings, "" for none.
+        -1 if the log does not contain it; and the label that the client requested in `labels`, n strings, "" for none.
 
     Raises:
         FileNotFoundError: a file does not exist.

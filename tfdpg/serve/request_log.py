@@ -83,7 +83,7 @@ class RequestLog:
         """Append a record of a request that was not a `PredictRequest`.
 
         Args:
-            requested: the `name`, the `version` and the `label` for which the client asked.
+            requested: the `name`, the `version` and the `label` that the client requested.
             version: the version that answered.
             signature: the signature.
             inputs: its inputs.
