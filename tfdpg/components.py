@@ -20,7 +20,14 @@ import tensorflow as tf
 
 from tfdpg.acting import Exploration, RecurrentSpec
 from tfdpg.arguments import positive_int, real, reject, warn
-from tfdpg.compat.keras import accept_unused_keys, accepts_unused_keys, layers_without_build, quiet_build, unused_keys
+from tfdpg.compat.keras import (
+    accept_unused_keys,
+    accepts_unused_keys,
+    flatten_layers,
+    layers_without_build,
+    quiet_build,
+    unused_keys,
+)
 from tfdpg.losses import bc_loss, clip_action_gradient, smoothness_loss
 from tfdpg.networks import Batch, Normalizer, free_graphs, in_flat_state, observation_inputs, while_loop
 from tfdpg.replay import MakeMinibatchBuilder, ReplayBuffer
@@ -452,6 +459,8 @@ class Declaration:
             without reward shaping, its length, whether it was terminated and truncated, and its sub-environment or
             worker), and the number of updates that the policy had when it chose the episode's first action, or −1 if
             that action was random.
+        after_from_export: functions that run when `Agent.from_export` has made an agent and set its weights. They receive
+            the agent.
         defers_updates: whether updates that are due are not made at first, but counted; see `Agent.defers_updates`.
     """
 
@@ -478,6 +487,7 @@ class Declaration:
     before_phase: Sequence[Callable[[Any, Any], None]] = ()
     after_phase: Sequence[Callable[[Any, dict[str, float]], None]] = ()
     after_episode: Sequence[Callable[[Any, Any, int], None]] = ()
+    after_from_export: Sequence[Callable[[Any], None]] = ()
     defers_updates: bool = False
 
     def __post_init__(self):
@@ -506,6 +516,7 @@ class Networks:
         given: the user's own models, by the options that take them.
         sources: the names of the copies' sources, by the names of the copies.
         minimized: the names of the optimizers that have made a step, or whose step was traced.
+        frozen: the names of components that do not change now, nor do their copies; see `training_only`.
 
     Raises:
         ValueError: two networks have the same name, or an optimizer or a copy names a network that does not exist.
@@ -522,6 +533,7 @@ class Networks:
         self.given = declaration.given
         self.sources = {declared.name: declared.of for declared in declaration.copies}
         self.minimized: set[str] = set()
+        self.frozen: frozenset[str] = frozenset()
         with tf.device(device), free_graphs():
             shared: dict[str, Any] = {}
             self.components: dict[str, keras.Model] = {
@@ -619,11 +631,35 @@ class Networks:
             ```
         """
         self.minimized |= {*names}
-        trained = [
-            ([self.components[component] for component in spec.components], self.optimizers[name])
-            for name, spec in ((name, self._declaration.optimizers[name]) for name in names)
-        ]
+        trained: list[Trained] = []
+        for name in names:
+            components = self._declaration.optimizers[name].components
+            is_frozen = not self.frozen.isdisjoint(components)
+            trained.append(
+                ([self.components[each] for each in components], None if is_frozen else self.optimizers[name])
+            )
         return minimize(*trained)
+
+    def can_train_only(self, names: Iterable[str]) -> bool:
+        """Return whether an optimizer trains some of these components and no others."""
+        return any({*names}.issuperset(spec.components) for spec in self._declaration.optimizers.values())
+
+    @contextlib.contextmanager
+    def training_only(self, names: Iterable[str]) -> Iterator[None]:
+        """Inside the context, which includes tracing, updates change only these components and their copies.
+
+        The other components keep their weights and the statistics of normalisation layers, and their optimizers keep
+        their state. An optimizer that also trains another component makes no step.
+
+        Args:
+            names: the names of components.
+        """
+        before = self.frozen
+        self.frozen = frozenset(self.components) - {*names}
+        try:
+            yield
+        finally:
+            self.frozen = before
 
     def update_copies(self, counter: Any) -> None:
         """Update the copies that are due after an update, in the order of their declaration; in the compiled call.
@@ -665,7 +701,8 @@ class Networks:
 
     def _update(self, copies: Sequence[Copy]) -> None:
         for declared in copies:
-            update_copy(self.copies[declared.name], self[declared.of], declared.rule.kept)
+            if self.source(declared.name) not in self.frozen:
+                update_copy(self.copies[declared.name], self[declared.of], declared.rule.kept)
 
     def _built(self, component: Component, shared: dict[str, Any]) -> keras.Model:
         declaration = self._declaration
@@ -768,8 +805,8 @@ def update_copy(target: keras.Model, source: keras.Model, kept: float) -> None:
         old.assign(kept * old + (1 - kept) * new if new.trainable else new)
 
 
-Trained = tuple[Sequence[keras.Model], keras.optimizers.Optimizer]
-"""Networks, and an optimizer that was built for their trainable variables."""
+Trained = tuple[Sequence[keras.Model], keras.optimizers.Optimizer | None]
+"""Networks, and an optimizer that was built for their trainable variables; None leaves the networks as they are."""
 
 
 @contextlib.contextmanager
@@ -788,13 +825,37 @@ def minimize(*trained: Trained) -> Iterator[Callable[..., None]]:
         trained: networks with their optimizer.
     """
     with contextlib.ExitStack() as stack:
-        steps = [stack.enter_context(_Step(networks, optimizer)) for networks, optimizer in trained]
+        steps: list[_Step | _NoStep] = [
+            stack.enter_context(_NoStep(networks) if optimizer is None else _Step(networks, optimizer))
+            for networks, optimizer in trained
+        ]
 
         def step(*losses: tf.Tensor) -> None:
             for one, loss in zip(steps, losses * len(steps) if len(losses) == 1 else losses, strict=True):
                 one.minimize(tf.reduce_sum(loss))
 
         yield step
+
+
+class _NoStep:
+    """Networks that a step leaves as they are: their layers are not trainable inside the context."""
+
+    def __init__(self, networks: Sequence[keras.Model]):
+        layers = [layer for network in networks for layer in flatten_layers(network)]
+        self._networks = networks
+        self._before = [(each, each.trainable) for layer in layers for each in (layer, *layer.variables)]
+
+    def __enter__(self) -> "_NoStep":
+        for network in self._networks:
+            network.trainable = False
+        return self
+
+    def minimize(self, loss: tf.Tensor) -> None:
+        """Ignore the loss."""
+
+    def __exit__(self, *exception: Any) -> None:
+        for each, trainable in self._before:
+            each.trainable = trainable
 
 
 class _Step:

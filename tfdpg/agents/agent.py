@@ -4,14 +4,15 @@ import abc
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfdpg.acting import GreedyPolicy, greedy_forward, preprocessing_of
-from tfdpg.agents import description
+from tfdpg.agents import description, from_export
+from tfdpg.agents.classes import checked_class
 from tfdpg.agents.declarations import recorders
 from tfdpg.agents.exporting import export_agent, signatures
 from tfdpg.agents.options import AgentOptions, ExportOptions
@@ -117,9 +118,12 @@ class Agent(metaclass=_AgentType):
         self.batch_elements = self.data.batch_elements
         self.metrics = self.learner.metrics
         self.signatures, self.exported_critics = signatures(declaration, self.parts, self.data)
+        if warm_up := getattr(options, "warm_up_updates", 0):
+            self.learner.begin_with_critics(warm_up, self.exported_critics)
         self.history: keras.callbacks.History | None = None
         self.stop_training = False
         self._initial_epoch: int | None = None
+        self._after_from_export = declaration.after_from_export
         if declaration.after_episode:
             self.data.collector.report_episodes(self.learner.end_episode, lambda: self.updates)
         if not isinstance(env, str | Spec):
@@ -128,6 +132,44 @@ class Agent(metaclass=_AgentType):
         given = f": {', '.join(self.parts.given)} are your own" if self.parts.given else ""
         where = f"in {type(self).__name__}, which builds no network with it{given}"
         options.refuse_unread(where, options.names(BuiltIn))
+
+    @classmethod
+    def from_export(cls, directory: str | Path, env: Any, **options: Any) -> Self:
+        """Make a new agent that continues from an exported model, for fine-tuning.
+
+        Its networks, critics and observation statistics are those of the export. Target networks and other copies are
+        equal to them. The replay buffer is empty, optimizers are new, and all counters are 0.
+
+        Args:
+            directory: a model directory, whose newest version is taken, or the directory of a version, which `export`
+                wrote. No code in it is executed.
+            env: the environment, vector environment, its id, or a `Spec`, with the spaces of the export.
+            **options: options of the constructor in place of those that the exported agent had. Options that determine
+                the networks must be equal to those of the export, and custom networks, optimizers and callables must
+                be given again. `seed`, `replay_dir` and the options of the machine have the defaults of the
+                constructor. The first actions are not random (`start_steps=0`), and updates begin after 1000 steps
+                (`update_after`) or one minibatch. With `warm_up_updates`, the critics learn first.
+
+        Returns:
+            The agent.
+
+        Raises:
+            FileNotFoundError: there is no exported model.
+            tfdpg.export.ExportError: a file of the model is damaged, missing or changed; it has other networks; or an
+                older version of tfdpg wrote it.
+            ValueError: the model is one of another class, `env` has other spaces, an option that determines the
+                networks differs, or a custom network is missing.
+
+        Example:
+            ```python
+            agent = tfdpg.TD3.from_export("exported_models/td3", env, warm_up_updates=5000)
+            agent.fit(env, epochs=10)
+            ```
+        """
+        agent: Any = from_export.make(checked_class(cls, cls.__name__), directory, env, options)
+        for function in agent._after_from_export:
+            function(agent)
+        return agent
 
     @abc.abstractmethod
     def update(self, batch: Any, counter: Any) -> dict[str, tf.Tensor]:
@@ -277,7 +319,7 @@ class Agent(metaclass=_AgentType):
         """
         refuse_positional_updates(positional)
         reject_unknown_arguments(self.learn, unknown)
-        due = natural("updates", updates) if updates is not None else self.data.due_updates()
+        due = natural("updates", updates) if updates is not None else self.learner.due_updates()
         logs = self.learner.run_update_phase(due)
         self.learner.synchronize()
         return logs

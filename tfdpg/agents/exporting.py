@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfdpg import export
 from tfdpg.acting import NumpyCritic
-from tfdpg.agents import description
+from tfdpg.agents import description, from_export
 from tfdpg.agents.options import ExportOptions
 from tfdpg.companions import companion
 from tfdpg.components import Declaration, Networks
@@ -51,7 +51,8 @@ def signatures(
 def _write(agent: "Agent", directory: str | Path, options: ExportOptions) -> Path:
     preprocessing = agent.data.preprocessing
     examples = export.example_observations(agent.spec, agent.replay, agent.seed, preprocessing=preprocessing)
-    metadata = description.export_metadata(agent) | {"scores": dict(options.scores or {})}
+    metadata = description.export_metadata(agent) | from_export.record_options(agent)
+    metadata |= {"scores": dict(options.scores or {})}
     policy_to_export = agent.data.whole_policy()
     networks = agent.networks | agent.copies | {"policy": policy_to_export.pi}
     contents = agent.spec, networks, agent.signatures, examples, metadata, agent.data.policy_state
@@ -59,7 +60,8 @@ def _write(agent: "Agent", directory: str | Path, options: ExportOptions) -> Pat
     critics = {} if policy is None else _numpy_critics(agent)
     statistics = export.training_statistics(agent.spec, agent.replay, agent.env_steps, preprocessing)
     with free_graphs():
-        return export.write(directory, *contents, policy, critics, options.signatures, statistics)
+        weights = from_export.record_weights(agent)
+        return export.write(directory, *contents, policy, critics, options.signatures, statistics, weights)
 
 
 def _numpy_critics(agent: "Agent") -> dict[str, NumpyCritic]:

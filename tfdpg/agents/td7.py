@@ -110,6 +110,7 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
         else {},
         after_phase=[begin_assessment] if assesses else [],
         after_episode=[assess_policy] if assesses else [],
+        after_from_export=[assess_exported_policy] if assesses else [],
     )
 
 
@@ -163,6 +164,11 @@ def begin_assessment(agent: "TD7", logs: Mapping[str, float]) -> None:
         state["assesses_more"] = True
         if state["best_return"] is not None:
             state["best_return"] -= (1 - agent.best_return_factor) * abs(state["best_return"])
+
+
+def assess_exported_policy(agent: "TD7") -> None:
+    """Defer updates until an exported policy has been assessed, which later policies must then surpass."""
+    agent.defers_updates = True
 
 
 class TD7(Agent):

@@ -22,7 +22,10 @@ UNITS = {
     "batch": "count",
 }
 """The units of inputs and outputs that are neither parts of the observation nor of the recurrent state."""
-SKIPPED = ("observation_space", "action_space", "format", "signatures", "files", "sha256")
+SKIPPED = (
+    *("observation_space", "action_space", "format", "signatures", "files", "sha256"),
+    *("options", "own_networks", "newer_for_critics"),
+)
 """The entries of `tfdpg.json` that `describe` omits or formats itself."""
 
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import keras
@@ -23,7 +23,14 @@ from tfdpg.export.tf_agents import methods, with_signatures_of
 from tfdpg.export.warmup import write_warmup
 from tfdpg.exported.policy import NUMPY_POLICY, is_value, packed_inputs, recurrent_metadata
 from tfdpg.exported.statistics import STATISTICS, DataStatistics, to_text
-from tfdpg.exported.versions import FORMAT, METADATA, check_directory, move_to_next_version, new_directory
+from tfdpg.exported.versions import (
+    AGENT_WEIGHTS,
+    FORMAT,
+    METADATA,
+    check_directory,
+    move_to_next_version,
+    new_directory,
+)
 from tfdpg.networks import in_half_precision
 from tfdpg.spec import Spec
 
@@ -43,6 +50,7 @@ def write(
     critics: Mapping[str, NumpyCritic] = MappingProxyType({}),
     library: str | None = None,
     statistics: DataStatistics | None = None,
+    weights: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Path:
     """Write a new version of a model, verify it, and only then move it into place.
 
@@ -59,6 +67,7 @@ def write(
         critics: built-in critics in NumPy, by the names of their signatures.
         library: the library whose signatures are added; see `with_signatures_of`.
         statistics: those of the training data, for `tfdpg drift`; None if there are no data.
+        weights: the arrays of `agent.npz`, from which an agent is made; empty for no such file.
 
     Returns:
         The directory of the new version.
@@ -111,6 +120,8 @@ def write(
                     verify.check_nonfinite(name, cases[name][-1], spec, run)
         if actor is not None:
             _write_numpy_policy(scratch / NUMPY_POLICY, actor, critics, references, cases)
+        if weights:
+            np.savez(scratch / AGENT_WEIGHTS, **cast(Any, weights))
         write_warmup(scratch, directory.resolve().name, cases)
         write_references(scratch / REFERENCES, signatures, references, examples, recurrent_spec, half_precision)
         if statistics is not None:

@@ -11,6 +11,8 @@ from typing import Any
 from tfdpg import files
 
 METADATA = "tfdpg.json"
+AGENT_WEIGHTS = "agent.npz"
+"""The file with the weights of the agent's networks, from which `Agent.from_export` makes an agent."""
 FORMAT = 2
 LOADED = ("saved_model.", "variables/")
 """The prefixes of the paths that a loader may read in the directory of a version."""

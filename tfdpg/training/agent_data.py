@@ -55,6 +55,7 @@ class AgentData:
         recurrent_spec: the recurrent state of the policy; None if it is not recurrent.
         actor: computes the outputs of the behaviour policy, in NumPy if possible.
         evaluation_actor: computes the outputs of the evaluation policy.
+        evaluation_networks: the names of the networks of the evaluation policy.
         behaviour: selects actions during collection.
         collector: stores actions with their outcomes.
         lateness: the times of the steps of a real-time training run; None in other ones.
@@ -91,6 +92,7 @@ class AgentData:
         evaluation = declaration.evaluation or declaration.behaviour
         self.recurrent_spec = declaration.behaviour.recurrent
         self.actor = self._inference(declaration.behaviour, networks)
+        self.evaluation_networks = evaluation.networks
         same = evaluation is declaration.behaviour
         self.evaluation_actor = self.actor if same else self._inference(evaluation, networks)
         self._whole_actor = self._preprocessed(self.actor)

@@ -104,7 +104,7 @@ class StepLoop:
         """Step until updates are due, and make them; return the episodes that ended and the logs of the updates."""
         agent = self._agent
         ended = self._collect_timed(until) if self._time_budget.is_limited else self._collect(until)
-        return ended, agent.learner.run_update_phase(agent.data.due_updates(), may_hold=True)
+        return ended, agent.learner.run_update_phase(agent.learner.due_updates(), may_hold=True)
 
     @property
     def _must_stop(self) -> bool:

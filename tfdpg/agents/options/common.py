@@ -143,6 +143,10 @@ class OffPolicyOptions(AgentOptions):
     """number of environment steps at the start of training in which actions are uniformly random."""
     update_after: Natural = 1000
     """number of environment steps before updates begin; no updates are made for these steps."""
+    warm_up_updates: Natural = 0
+    """number of first updates that train only the critics, for a policy that is not to change before its critics have
+    learnt from new data. `fit` makes them all in the first update phase, in addition to those that are due; in real
+    time or with rollout workers, they are the first updates that become due."""
     update_every: Count | Literal["episode"] = 50
     """number of environment steps between two update phases; "episode" makes one after each episode."""
     gradient_steps: Annotated[Count | None, Choices(None, 10, 25, 100)] = None

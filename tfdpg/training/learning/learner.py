@@ -3,13 +3,13 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.arguments import natural
+from tfdpg.arguments import natural, reject
 from tfdpg.components import Declaration, Networks
 from tfdpg.networks import FlatState
 from tfdpg.spec import Packed
@@ -17,7 +17,7 @@ from tfdpg.training.agent_data import AgentData
 from tfdpg.training.environment.env_runner import Episode
 from tfdpg.training.learning.divergence import divergence
 from tfdpg.training.learning.epoch_metrics import EpochMetrics
-from tfdpg.training.learning.updates import LARGEST_CHUNK, SHARED_CHUNK, CompiledUpdates, uses_xla
+from tfdpg.training.learning.updates import LARGEST_CHUNK, SHARED_CHUNK, CompiledUpdates, UpdateResult, uses_xla
 
 Update = Callable[[Any, Any], dict[str, tf.Tensor]]
 """Makes one update with a minibatch and the number of the update, and returns its metrics."""
@@ -111,6 +111,9 @@ class Learner:
         self.has_diverged = False
         self._compiled: dict[bool, CompiledUpdates] = {}
         self._state: FlatState | None = None
+        self._warm_up = 0  # the number of first updates that train only `_critics`
+        self._critics: frozenset[str] = frozenset()
+        self._warm_up_updates: CompiledUpdates | None = None
         self._is_flat = False
         self._may_be_flat = True  # until the agent's code was traced, and did not allow it
         self._show: Callable[[str], None] = print
@@ -124,6 +127,32 @@ class Learner:
     def updates(self) -> int:
         """The number of updates made, those held back included."""
         return (int(self.counter) if self._made is None else self._made) + len(self._held)
+
+    def begin_with_critics(self, updates: int, critics: Iterable[str]) -> None:
+        """Let the first updates ever made train only the critics.
+
+        Args:
+            updates: the number of these updates.
+            critics: the names of the components that are critics.
+
+        Raises:
+            ValueError: no optimizer trains only critics.
+        """
+        if not self._networks.can_train_only(critics):
+            raise reject("warm_up_updates", f"0 for {self._name}: none of its optimizers trains only critics", updates)
+        self._warm_up = updates
+        self._critics = frozenset(critics)
+
+    def due_updates(self) -> int:
+        """Return the number of updates to make now according to the schedule, and begin their phase.
+
+        The first phase contains the updates that train only the critics, beside those that are due.
+        """
+        due = self._data.due_updates()
+        return due + self._left_of_warm_up(self.updates) if due else 0
+
+    def _left_of_warm_up(self, updates: int) -> int:
+        return max(0, self._warm_up - updates)
 
     def run_update_phase(self, updates: int, may_hold: bool = False) -> dict[str, float]:
         """Make `updates` updates; return the means of their metrics and `loss`, or an empty dict if none was made.
@@ -146,6 +175,7 @@ class Learner:
         total = self.updates + updates
         compiled = self._compiled.get(True)
         period = self._period if compiled is not None and compiled.delays_policy else 1
+        may_hold &= not self._left_of_warm_up(self.updates)
         later = total % period if may_hold and updates < period else 0
         updates += len(self._held) - later
         logs = {}
@@ -206,6 +236,9 @@ class Learner:
         self._is_busy = True
         try:
             compiled.compile(self._data.example)
+            if self._left_of_warm_up(self.updates):
+                with self._networks.training_only(self._critics):
+                    self._of_critics().compile(self._data.example)
         finally:
             self._is_busy = False
         if self._is_flat and compiled.reason_not_flat:
@@ -339,6 +372,30 @@ class Learner:
             packed.append(minibatches.sample(update + len(packed), count - len(packed)))
         return packed[0] if len(packed) == 1 else tuple(map(np.concatenate, zip(*packed, strict=True)))
 
+    def _make_compiled(self, before: int, updates: int, *arguments: Any) -> UpdateResult:
+        """Make updates, of which the first may train only the critics."""
+        first = min(updates, self._left_of_warm_up(before))
+        if not first:
+            return self._updates(self._is_flat)(before, updates, *arguments)
+        if self._state is not None:
+            self._state.write_variables()
+        with self._networks.training_only(self._critics):
+            result = self._of_critics()(before, first, *arguments)
+        if result.nonfinite or first == updates:
+            return result
+        rest = self._updates(self._is_flat)(before + first, updates - first, *arguments)
+        measured = np.concatenate([result.measured, rest.measured])
+        return rest._replace(measured=measured, finite_updates=result.finite_updates + rest.finite_updates)
+
+    def _of_critics(self) -> CompiledUpdates:
+        """Return the updates that train only the critics. They are traced inside `Networks.training_only`."""
+        if self._warm_up_updates is None:
+            largest = SHARED_CHUNK if self._data.is_shared else LARGEST_CHUNK
+            chunk = min(largest, self._warm_up)
+            parts = self._networks, self._data, self.metrics, self._next_update
+            self._warm_up_updates = CompiledUpdates(*parts, chunk, None)
+        return self._warm_up_updates
+
     def _make(self, updates: int, *arguments: Any) -> dict[str, float]:
         """Make updates, and pass weights to the actor and metrics to the epoch, or raise the error of a divergence."""
         if not self._is_flat:
@@ -346,11 +403,11 @@ class Learner:
         before = self.updates - len(self._held)
         self._is_busy = True
         try:
-            compiled = self._updates(self._is_flat)
-            result = compiled(before, updates, *arguments)
+            result = self._make_compiled(before, updates, *arguments)
         finally:
             self._is_busy = False
-        if self._is_flat and compiled.reason_not_flat:
+        compiled = self._compiled.get(self._is_flat)
+        if self._is_flat and compiled is not None and compiled.reason_not_flat:
             self._leave_flat_state(compiled)
         self._made = before + len(result.measured) if self._is_flat else None
         logs = {}

@@ -1,0 +1,269 @@
+"""Agents that continue from an exported model: what an export records for them, and how they are made from it.
+
+`tfdpg.json` has the options of the agent, and `agent.npz` the weights of its networks by name. Both are data: reading
+them runs no code. This module does not import TensorFlow.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tfdpg.arguments import check_value, shown, warn
+from tfdpg.exported.versions import AGENT_WEIGHTS, ExportError, latest_version, metadata
+from tfdpg.options import Only, Option, Options, Structural, options_of
+from tfdpg.spec import Spec
+
+if TYPE_CHECKING:
+    from tfdpg.agents.agent import Agent
+
+COUNT = "observation_count"
+"""The array with the number of observations in the statistics that normalise observations."""
+STATE = "state/"
+"""The prefix of the names of an agent's other variables (`Declaration.device_state`)."""
+NOT_RECORDED = "seed", "replay_dir", "device", "jit_compile", "run_eagerly"
+"""Options of one machine or one training run, which an agent does not take from an export."""
+BEGINNING = {"start_steps": 0, "update_after": 1000, "warm_up_updates": 0}
+"""Options for the beginning of training, and their defaults for an agent that is made from an export."""
+
+
+class Exported(NamedTuple):
+    """What an export records for `Agent.from_export`.
+
+    Attributes:
+        version: the directory of the version.
+        facts: the content of `tfdpg.json`.
+    """
+
+    version: Path
+    facts: Mapping[str, Any]
+
+
+def record_options(agent: "Agent") -> dict[str, Any]:
+    """Return entries of `tfdpg.json`: the agent's options, and what an agent must be given because no file has it."""
+    objects = [option.name for option in options_of(type(agent.options)) if option.is_object]
+    values = agent.get_config()
+    cells = [name for name in agent.options.values(without=objects) if name not in values]
+    _, newer = _exported_networks(agent)
+    return {
+        "options": {name: value for name, value in values.items() if name not in (*NOT_RECORDED, *BEGINNING)},
+        "own_networks": sorted([*agent.parts.given, *cells]),
+        "newer_for_critics": newer,
+    }
+
+
+def record_weights(agent: "Agent") -> dict[str, np.ndarray]:
+    """Return the arrays of `agent.npz`: for each component the weights with which it is exported, `<name>/<i>`."""
+    networks, _ = _exported_networks(agent)
+    arrays = {
+        f"{component}/{i}": np.asarray(weight, np.float32 if weight.dtype == "bfloat16" else None)
+        for component, name in networks.items()
+        for i, weight in enumerate(agent.parts[name].weights)
+    }
+    arrays |= {f"{STATE}{name}": np.asarray(variable) for name, variable in agent.device_state.items()}
+    statistics = agent.data.observation_statistics
+    return arrays if statistics is None else arrays | {COUNT: np.array(statistics.count)}
+
+
+def _exported_networks(agent: "Agent") -> tuple[dict[str, str], list[str]]:
+    """Return the network with which each component is exported, and the components of which critics have another one.
+
+    The exported policy may consist of copies, such as those of TD7's best policy, and so may the networks that critics
+    call. Where both call the same component, that of the policy is taken.
+    """
+    parts = agent.parts
+    networks: dict[str, str] = {}
+    newer = []
+    for models in ([agent.data.evaluation_actor.pi], agent.exported_critics.values()):
+        used = {id(variable) for model in models for variable in model.variables}
+        for name, network in parts.all.items():
+            component = parts.source(name)
+            if not network.weights or not used.issuperset(id(variable) for variable in network.weights):
+                continue
+            taken = parts[networks.setdefault(component, name)].get_weights()
+            if not all(map(np.array_equal, taken, network.get_weights())):
+                newer.append(component)
+    return {name: networks.get(name, name) for name in parts.components}, sorted(set(newer))
+
+
+def read(directory: str | Path, kind: str, bases: "tuple[str, ...]" = ()) -> Exported:
+    """Read what an export records for an agent.
+
+    Args:
+        directory: a model directory, whose newest version is read, or the directory of a version.
+        kind: the name of the agent's class.
+        bases: the names of the classes that it inherits from, whose exports it takes, too.
+
+    Raises:
+        FileNotFoundError: there is no exported model.
+        ExportError: a file of the model is damaged, missing or changed; or an older version of tfdpg wrote it.
+        ValueError: the model was exported by an agent of another class.
+    """
+    version = latest_version(directory)
+    facts = metadata(version)
+    agent = facts.get("agent")
+    if agent not in (kind, *bases):
+        raise ValueError(f"The exported model must be one of {kind}. Received: {version}, which is one of {agent}")
+    recorded = facts.get("options"), facts.get("own_networks"), facts.get("newer_for_critics")
+    if recorded == (None, None, None) and not (version / AGENT_WEIGHTS).exists():
+        raise ExportError(
+            f"The exported model in {version} has no {AGENT_WEIGHTS}, because an older version of tfdpg wrote it, so no "
+            "agent can be made from it. Export it again: load its checkpoint with tfdpg.load_agent and call `export`, "
+            "or use `tfdpg export RUN DIRECTORY --checkpoint latest`."
+        )
+    if list(map(type, recorded)) != [dict, list, list] or not all(isinstance(each, str) for each in recorded[1] or []):
+        raise ExportError(f"The exported model in {version} is damaged: tfdpg.json has no valid options of the agent")
+    return Exported(version, facts)
+
+
+def recorded_options(exported: Exported, kind: type[Options]) -> dict[str, Any]:
+    """Return the options that an agent of this kind has unless it is given others: the export's, and for its beginning.
+
+    Raises:
+        ExportError: a value is not valid.
+    """
+    values = {}
+    stored = exported.facts["options"]
+    for option in _recorded(kind):
+        if option.name in BEGINNING:
+            values[option.name] = BEGINNING[option.name]
+        elif option.name in stored:
+            try:
+                values[option.name] = check_value(option.name, option.kind, _with_tuples(stored[option.name]))
+            except ValueError as error:
+                raise ExportError(f"The exported model in {exported.version} is damaged: {error}") from error
+    if "update_after" in values:
+        values["update_after"] = max(values["update_after"], values["batch_size"])
+    return values
+
+
+def _recorded(kind: type[Options]) -> Iterator[Option]:
+    """Yield the options that an export records."""
+    return (each for each in options_of(kind) if not each.is_object and each.name not in NOT_RECORDED)
+
+
+def _with_tuples(value: Any) -> Any:
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+
+
+def merged_options(exported: Exported, kind: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an agent that is made from an export.
+
+    Args:
+        exported: what the export records.
+        kind: the class of the agent's options.
+        given: the options that the user gives.
+
+    Raises:
+        ValueError: an option that determines the networks differs from the export's, or a custom network is not given.
+        ExportError: the export's options are not valid.
+    """
+    recorded = recorded_options(exported, kind)
+    missing = [name for name in exported.facts["own_networks"] if given.get(name) is None]
+    if missing:
+        raise ValueError(
+            f"{' and '.join(f'`{name}`' for name in missing)} of the exported agent are not built in, and no export "
+            f"has their code. Give them again: from_export(..., {', '.join(f'{name}=...' for name in missing)})"
+        )
+    for option in _recorded(kind):
+        name = option.name
+        if Structural in option.marks and name in recorded and name in given:
+            if check_value(name, option.kind, given[name]) != recorded[name]:
+                raise ValueError(
+                    f"`{name}` must be that of the exported agent in {exported.version}, {shown(recorded[name])}, "
+                    f"whose networks it determines. Received: {name}={shown(given[name])}"
+                )
+    return without_effectless(kind, recorded | given, recorded)
+
+
+def without_effectless(kind: type[Options], values: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values without those of the export that have no effect beside the user's.
+
+    Args:
+        kind: the class of the options.
+        values: the values of options.
+        recorded: those of the export.
+    """
+    every = {name: getattr(kind, name, None) for name in vars(kind)["__dataclass_fields__"]} | dict(values)
+    unused = {
+        option.name
+        for option in options_of(kind)
+        if option.name in recorded and every[option.name] == recorded[option.name]
+        if any(isinstance(mark, Only) and mark.problem(every) for mark in option.marks)
+    }
+    return {name: value for name, value in values.items() if name not in unused}
+
+
+def make(kind: "type[Agent]", directory: str | Path, env: Any, given: Mapping[str, Any]) -> "Agent":
+    """See `Agent.from_export`."""
+    own: Any = kind
+    exported = read(directory, kind.__name__, tuple(base.__name__ for base in kind.__mro__[1:]))
+    options = merged_options(exported, own.__init__.options_class, given)
+    try:
+        spec = Spec.from_json(exported.facts)
+    except Exception as error:
+        raise ExportError(f"The exported model in {exported.version} cannot be loaded: {error}") from error
+    spec.check(env)
+    agent = own(env, **options)
+    _restore(agent, exported.version)
+    if newer := exported.facts["newer_for_critics"]:
+        warn(
+            f"The critics in {exported.version} have learnt with newer weights of {', '.join(map(str, newer))} than "
+            "the policy has, so their values are less exact at first. Let them learn first: warm_up_updates=5000"
+        )
+    return agent
+
+
+def _restore(agent: "Agent", version: Path) -> None:
+    """Set the weights of networks, their copies and other variables, and the count of observations.
+
+    Raises:
+        ExportError: the file is damaged, or has the weights of other networks.
+    """
+    path = version / AGENT_WEIGHTS
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+    except (OSError, ValueError, EOFError, MemoryError, OverflowError, zipfile.BadZipFile, zlib.error) as error:
+        raise ExportError(f"{path} is damaged or missing: {error}") from error
+    parts = agent.parts
+    policy = {parts.source(name) for name in agent.data.evaluation_networks}
+    components = sorted(parts.components, key=lambda name: name in policy)  # layers that are shared are the policy's
+    variables = {
+        f"{name}/{i}": weight for name in components for i, weight in enumerate(parts.components[name].weights)
+    }
+    variables |= {f"{STATE}{name}": variable for name, variable in agent.device_state.items()}
+    statistics = agent.data.observation_statistics
+    expected = {*variables} | (set() if statistics is None else {COUNT})
+    if expected != set(arrays):
+        name = min(expected ^ set(arrays))
+        what = "is missing" if name in expected else "belongs to no network of this agent"
+        raise ExportError(
+            f"{path} has the weights of other networks than {type(agent).__name__} has here: {name} {what}"
+        )
+    for name, variable in variables.items():
+        _check_array(f"{name} of {path}", arrays[name], tuple(variable.shape), name.startswith(STATE))
+    if statistics is not None:
+        _check_array(f"{COUNT} of {path}", arrays[COUNT], (), False)
+    for name, variable in variables.items():
+        variable.assign(arrays[name])
+    for name, network in agent.copies.items():
+        for variable, value in zip(network.weights, parts.components[parts.source(name)].weights, strict=True):
+            variable.assign(value)
+    if statistics is not None:
+        normalizer = agent.data.normalizers[0]
+        count = max(0, int(arrays[COUNT]))
+        statistics.adopt(np.asarray(normalizer.mean, float), np.asarray(normalizer.variance, float), count)
+    agent.data.actor.refresh()
+    agent.data.evaluation_actor.refresh()
+
+
+def _check_array(name: str, array: np.ndarray, shape: tuple[int, ...], may_be_infinite: bool) -> None:
+    """Raise `ExportError` unless an array has the shape of its variable and finite numbers."""
+    if array.shape != shape or array.dtype.kind not in "fiub":
+        raise ExportError(f"{name} must have the shape {shape}. Received: {array.dtype} {array.shape}")
+    if np.isnan(array).any() or not (may_be_infinite or np.isfinite(array).all()):
+        raise ExportError(f"{name} has numbers that are not finite")
