@@ -459,8 +459,8 @@ class Declaration:
             without reward shaping, its length, whether it was terminated and truncated, and its sub-environment or
             worker), and the number of updates that the policy had when it chose the episode's first action, or −1 if
             that action was random.
-        after_from_export: functions that run when `Agent.from_export` has made an agent and set its weights. They receive
-            the agent.
+        after_from_export: functions that run when `Agent.from_export` has made an agent and set its weights. They
+            receive the agent.
         defers_updates: whether updates that are due are not made at first, but counted; see `Agent.defers_updates`.
     """
 

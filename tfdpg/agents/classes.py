@@ -68,6 +68,14 @@ def options_class(name: str) -> "type[AgentOptions]":
     return OPTIONS[name.upper()]
 
 
+def class_names(name: str) -> list[str]:
+    """Return the names of an algorithm's class and of those that it inherits from. This does not import TensorFlow."""
+    if name in _external:
+        return [each.__name__ for each in _external[name].__mro__]
+    _check(name)
+    return [name.upper()]
+
+
 def is_known(name: str) -> bool:
     """Return whether the options of an algorithm are known: it is built-in, or was imported."""
     return name in _external or not is_external(name)

@@ -6,7 +6,7 @@ them runs no code. This module does not import TensorFlow.
 
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,13 +89,12 @@ def _exported_networks(agent: "Agent") -> tuple[dict[str, str], list[str]]:
     return {name: networks.get(name, name) for name in parts.components}, sorted(set(newer))
 
 
-def read(directory: str | Path, kind: str, bases: "tuple[str, ...]" = ()) -> Exported:
+def read(directory: str | Path, kinds: Sequence[str]) -> Exported:
     """Read what an export records for an agent.
 
     Args:
         directory: a model directory, whose newest version is read, or the directory of a version.
-        kind: the name of the agent's class.
-        bases: the names of the classes that it inherits from, whose exports it takes, too.
+        kinds: the names of the agent's class and of those that it inherits from, whose exports it takes, too.
 
     Raises:
         FileNotFoundError: there is no exported model.
@@ -105,14 +104,14 @@ def read(directory: str | Path, kind: str, bases: "tuple[str, ...]" = ()) -> Exp
     version = latest_version(directory)
     facts = metadata(version)
     agent = facts.get("agent")
-    if agent not in (kind, *bases):
-        raise ValueError(f"The exported model must be one of {kind}. Received: {version}, which is one of {agent}")
+    if agent not in kinds:
+        raise ValueError(f"The exported model must be one of {kinds[0]}. Received: {version}, which is one of {agent}")
     recorded = facts.get("options"), facts.get("own_networks"), facts.get("newer_for_critics")
     if recorded == (None, None, None) and not (version / AGENT_WEIGHTS).exists():
         raise ExportError(
-            f"The exported model in {version} has no {AGENT_WEIGHTS}, because an older version of tfdpg wrote it, so no "
-            "agent can be made from it. Export it again: load its checkpoint with tfdpg.load_agent and call `export`, "
-            "or use `tfdpg export RUN DIRECTORY --checkpoint latest`."
+            f"No agent can be made from the exported model in {version}: it has no {AGENT_WEIGHTS}, because an older "
+            "version of tfdpg wrote it. Export the saved agent again, with `export` of tfdpg.load_agent(...) or with "
+            "`tfdpg export RUN DIRECTORY --checkpoint latest`."
         )
     if list(map(type, recorded)) != [dict, list, list] or not all(isinstance(each, str) for each in recorded[1] or []):
         raise ExportError(f"The exported model in {version} is damaged: tfdpg.json has no valid options of the agent")
@@ -168,15 +167,23 @@ def merged_options(exported: Exported, kind: type[Options], given: Mapping[str, 
             f"{' and '.join(f'`{name}`' for name in missing)} of the exported agent are not built in, and no export "
             f"has their code. Give them again: from_export(..., {', '.join(f'{name}=...' for name in missing)})"
         )
+    check_structure(exported, kind, given)
+    return without_effectless(kind, recorded | dict(given), recorded)
+
+
+def check_structure(exported: Exported, kind: type[Options], given: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if an option that determines the networks differs from that of the export."""
+    recorded = recorded_options(exported, kind)
     for option in _recorded(kind):
         name = option.name
-        if Structural in option.marks and name in recorded and name in given:
-            if check_value(name, option.kind, given[name]) != recorded[name]:
-                raise ValueError(
-                    f"`{name}` must be that of the exported agent in {exported.version}, {shown(recorded[name])}, "
-                    f"whose networks it determines. Received: {name}={shown(given[name])}"
-                )
-    return without_effectless(kind, recorded | given, recorded)
+        if Structural not in option.marks or name not in recorded or name not in given:
+            continue
+        value = check_value(name, option.kind, given[name])
+        if value != recorded[name]:
+            raise ValueError(
+                f"`{name}` must be that of the exported agent in {exported.version}, {shown(recorded[name])}, whose "
+                f"networks it determines. Received: {name}={shown(value)}"
+            )
 
 
 def without_effectless(kind: type[Options], values: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,7 +207,7 @@ def without_effectless(kind: type[Options], values: Mapping[str, Any], recorded:
 def make(kind: "type[Agent]", directory: str | Path, env: Any, given: Mapping[str, Any]) -> "Agent":
     """See `Agent.from_export`."""
     own: Any = kind
-    exported = read(directory, kind.__name__, tuple(base.__name__ for base in kind.__mro__[1:]))
+    exported = read(directory, [each.__name__ for each in kind.__mro__])
     options = merged_options(exported, own.__init__.options_class, given)
     try:
         spec = Spec.from_json(exported.facts)

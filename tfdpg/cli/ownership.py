@@ -78,7 +78,8 @@ def _signature(key: bytes, file: Path, directory: Path) -> str:
     description = json.loads(content)
     if not isinstance(description, dict):
         raise ValueError(f"{file} must contain an object")
-    named = strings(description.get("arguments", description))  # the other values of `checkpoint.json` are data
+    values = description.get("arguments", description)  # the other values of `checkpoint.json` are data
+    named = strings({name: value for name, value in values.items() if name != "from_"})  # of which the run has a copy
     signed = [
         os.path.realpath(directory),
         file.name,

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 import io
+import keyword
 import re
 import types
 import typing
@@ -57,7 +58,12 @@ def deferred_call(function: Callable[..., Any]) -> Callable[..., functools.parti
 def flags_of(target: Any) -> dict[str, Any]:
     """Return the type of each flag of a dataclass with groups or of a function, by the name without dashes."""
     flags = (each for each in _parameters(target) if each.kind is not each.POSITIONAL_ONLY)
-    return {each.name.replace("_", "-"): each.annotation for each in flags}
+    return {flag_name(each.name): each.annotation for each in flags}
+
+
+def flag_name(name: str) -> str:
+    """Return the name of a flag without dashes at its beginning. A parameter `from_` has it without the underscore."""
+    return name.removesuffix("_").replace("_", "-")
 
 
 def given_flags(arguments: Sequence[str]) -> set[str]:
@@ -112,7 +118,12 @@ def _mistake(target: Any, arguments: Sequence[str], refused: Mapping[str, str]) 
             return refused[flag]
         if flag not in kinds:
             return f"there is no flag --{flag}.{similar_flag(flag, kinds)}"
-        field: Any = flag.replace("-", "_"), kinds[flag], *([False] if _plain(kinds[flag]) is bool else [])
+        name = flag.replace("-", "_")
+        field: Any = (
+            name + "_" * keyword.iskeyword(name),
+            kinds[flag],
+            *([False] if _plain(kinds[flag]) is bool else []),
+        )
         alone = dataclasses.make_dataclass("Flag", [field])
         try:
             with contextlib.redirect_stderr(io.StringIO()):
@@ -123,7 +134,7 @@ def _mistake(target: Any, arguments: Sequence[str], refused: Mapping[str, str]) 
         given.add(flag)
     for place, parameter in enumerate(_parameters(target)):
         is_positional = parameter.kind is parameter.POSITIONAL_ONLY
-        is_given = place < len(positional) if is_positional else parameter.name.replace("_", "-") in given
+        is_given = place < len(positional) if is_positional else flag_name(parameter.name) in given
         if parameter.default is parameter.empty and not is_given:
             return _missing(target, parameter)
     return f"unexpected arguments: {' '.join(positional[len(_parameters(target)) - len(kinds) :] or arguments)}"
@@ -151,7 +162,7 @@ def _describe(kind: Any) -> str:
 def _missing(target: Any, parameter: inspect.Parameter) -> str:
     """Return that a parameter is missing, and what it is."""
     marks = getattr(parameter.annotation, "__metadata__", ())
-    flag = f"--{parameter.name.replace('_', '-')}"
+    flag = f"--{flag_name(parameter.name)}"
     name = next((mark.metavar for mark in marks if getattr(mark, "metavar", None)), flag)
     documented = re.search(rf"^ +{parameter.name}: (.*)", target.__doc__ or "", re.MULTILINE)
     help_text = documented[1] if documented else next((mark.help for mark in marks if hasattr(mark, "help")), "")

@@ -22,9 +22,11 @@ from tfdpg.agents.options import AgentOptions
 from tfdpg.arguments import reject
 from tfdpg.cli import ownership, run_lock
 from tfdpg.cli import run_paths as paths
+from tfdpg.cli.parsing import flag_name
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import check_followed, external_references
+from tfdpg.exported import copy
 from tfdpg.options import Not, Only, Option, Options, Structural, options_of
 from tfdpg.ranges import Count, Natural, command_line_type
 from tfdpg.recipes import RECIPES
@@ -123,6 +125,9 @@ class RunFlags(Run, EnvironmentArguments, group="run"):
     """parent of the run directories <run_dir>/seed-<seed>. The default is runs/<agent>-<env>, with the names of the
     swept options after it; `auto` takes the first of runs/<agent>-<env>, runs/<agent>-<env>-2, ... that does not
     exist."""
+    from_: str | None = None
+    """exported model whose networks, critics and observation statistics the agent begins with. Its options replace
+    defaults."""
     recipe: Literal[tuple(RECIPES)] | None = None  # pyright: ignore[reportInvalidTypeForm]
     """recipe of `tfdpg.recipes` that replaces defaults; other flags override its values."""
     overwrite: Annotated[
@@ -157,6 +162,8 @@ class RunConfig(Run, group="run"):
     """options of the agent and of `fit` that are flags."""
     distributed: dict[str, Any] | None = None
     """options of `tfdpg.distributed.fit`; None trains without rollout workers."""
+    from_: str | None = None
+    """version of an exported model that the agent was made from. The run has a copy, and does not read it again."""
 
     def check(self) -> None:
         """Reject an unknown agent, and options that are not valid; those of an own agent once it is imported."""
@@ -229,7 +236,7 @@ REPRODUCIBLE = "reproducible"
 
 @contextlib.contextmanager
 def new_run(directory: Path, config: RunConfig, overwrite: bool) -> Iterator[None]:
-    """Make a run directory with its configuration, and hold its lock."""
+    """Make a run directory with its configuration and a copy of the model that it begins with, and hold its lock."""
     files.make_directory(directory.parent)
     if overwrite and paths.is_run(directory):
         with run_lock.held(directory):
@@ -239,6 +246,8 @@ def new_run(directory: Path, config: RunConfig, overwrite: bool) -> Iterator[Non
         paths.check_free(directory)  # another process may have started a run here in the meantime
         config.write(directory)
         ownership.sign(directory / "run.json")
+        if config.from_ is not None:
+            copy(Path(config.from_), directory / paths.INITIAL)
         yield
 
 
@@ -297,6 +306,7 @@ def train_command(config: RunConfig) -> str:
     words = ["tfdpg", "train", config.agent, "--env", config.env]
     if config.env_kwargs:
         words += ["--env-kwargs", *(f"{name}={value!r}" for name, value in config.env_kwargs.items())]
+    words += [] if config.from_ is None else ["--from", config.from_]
     values = vars(config) | config.options | (config.distributed or {})
     for kind in (Run, options_class(config.agent), FitOptions, Distribution):
         for option in options_of(kind):
@@ -375,7 +385,8 @@ def flags_class(name: str, doc: str, options: Sequence[Option]) -> type:
     for option in options:
         if option.is_object:
             continue  # `--networks` sets objects
-        annotation = Annotated[command_line_type(option.kind), tyro.conf.arg(help=option.help)]
+        about = tyro.conf.arg(name=flag_name(option.name), help=option.help)
+        annotation = Annotated[command_line_type(option.kind), about]
         default = [] if option.default is dataclasses.MISSING else [option.default]
         groups.setdefault(option.group, []).append((option.name, annotation, *default))
     members = []

@@ -11,6 +11,8 @@ from tfdpg.agents.classes import display_name
 from tfdpg.cli import run_lock
 from tfdpg.files import CHECKPOINT, is_version
 
+INITIAL = "initial"
+"""The name of the copy of the exported model that the agent of a run was made from, in the run's directory."""
 SWEEP = "sweep.txt"
 """The name of the file in the directory of a sweep. Each line is the command of a sweep in this directory."""
 

@@ -10,6 +10,7 @@ labels.json     the labels of the agent's metrics in plots
 tensorboard/    TensorBoard events
 best/           the exported policy with the best evaluation return
 export/         the exported policy at the end of training
+initial/        a copy of the exported model that the agent was made from (`--from`)
 trained.txt     the environment steps taken, also those after the newest checkpoint, and the seconds of training
 lock            names the process that trains the run (`tfdpg.cli.run_lock`)
 signature       proves that the user trained the run (`tfdpg.cli.ownership`); each checkpoint has one, too
@@ -92,7 +93,7 @@ def start(directory: Path, config: RunConfig, began: float, overwrite: bool = Fa
     paths.check_free(directory, overwrite)
     env = _make_env(config)
     try:
-        agent = _checked_agent(config, env)
+        agent = _checked_agent(config, env, config.from_)
         callbacks = _callbacks(directory, config, env, began, is_own=True)
     except BaseException:
         close(env)
@@ -105,16 +106,16 @@ def check_options(config: RunConfig) -> None:
     """Check all options of a run by making its environment and its agent, and write nothing."""
     env = _make_env(config)
     try:
-        _checked_agent(config, env)
+        _checked_agent(config, env, config.from_)
     finally:
         close(env)
 
 
-def _checked_agent(config: RunConfig, env: Any) -> Agent:
-    """Return the new agent of a run, once all options have been checked."""
+def _checked_agent(config: RunConfig, env: Any, model: str | Path | None) -> Agent:
+    """Return the new agent of a run, from an exported model if there is one, once all options have been checked."""
     if config.demonstrations is not None and not Path(config.demonstrations).exists():
         raise FileNotFoundError(f"`--demonstrations` must be a file or a directory. Received: {config.demonstrations}")
-    agent = _new_agent(config, env)
+    agent = _new_agent(config, env, model)
     _check_distributed(config, agent, env)
     check_safe_action(agent.spec, config.fit_options.get("safe_action"))
     return agent
@@ -124,8 +125,10 @@ def _make_env(config: RunConfig) -> Any:
     return make_envs(config.env, config.env_kwargs, config.num_envs, config.vectorization)
 
 
-def _new_agent(config: RunConfig, env: Any) -> Agent:
-    build: Any = agent_class(config.agent)
+def _new_agent(config: RunConfig, env: Any, model: str | Path | None) -> Agent:
+    """Make the agent of a run, from an exported model if there is one."""
+    kind: Any = agent_class(config.agent)
+    build = kind if model is None else functools.partial(kind.from_export, model)
     objects = _own_objects(config.networks, config.agent, Spec.of(env)) if config.networks else {}
     made = build(env, **config.agent_options, **objects, seed=config.seed)
     # the id in the environment's own specification lacks the module that registers it
@@ -267,7 +270,7 @@ def resume(directory: Path, config: RunConfig, began: float, trusted: bool = Fal
         if export.versions(directory / "checkpoints"):
             agent = _load_latest(directory, config, trusted, env)
         else:
-            agent = _checked_agent(config, env)
+            agent = _checked_agent(config, env, None if config.from_ is None else directory / paths.INITIAL)
             for name in ("progress.csv", "progress.txt", LATENESS):
                 (directory / name).unlink(missing_ok=True)
             shutil.rmtree(directory / "tensorboard", ignore_errors=True)

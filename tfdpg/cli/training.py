@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfdpg import files
-from tfdpg.agents.classes import display_name, full_name
+from tfdpg.agents import from_export
+from tfdpg.agents.classes import class_names, display_name, full_name, options_class
 from tfdpg.cli import report_failure, run_lock, sweeps
 from tfdpg.cli import run_paths as paths
 from tfdpg.cli.jobs import run_jobs
@@ -140,7 +141,7 @@ def parse_training_flags(agent: str, arguments: Sequence[str]) -> tuple[RunFlags
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"`--seeds` must be one or more different integers, or random. Received: {list(flags.seeds)}")
     shared: dict[str, Any] = {option.name: getattr(flags, option.name) for option in options_of(Run)}
-    shared |= {"env_kwargs": parse_kwargs(flags.env_kwargs), "distributed": distribution}
+    shared |= {"env_kwargs": parse_kwargs(flags.env_kwargs), "distributed": distribution, "from_": flags.from_}
     configs = []
     for options in sweeps.settings(agent, flags.sweep, arguments, values):
         for seed in seeds:
@@ -159,11 +160,35 @@ def parse_with_recipe(flags: Callable[..., type], agent: str, arguments: Sequenc
     """
     values = _values(parse(flags(), arguments, prog))
     name = values["recipe"]
+    if values.get("from_") is not None:
+        if name is not None:
+            raise UsageError("--recipe and --from exclude each other: the options are those of the exported agent.")
+        return _with_options_of_export(flags, agent, arguments, prog, Path(values["from_"]))
     if name is None:
         return values
     if AGENTS[name] != agent.upper():
         raise UsageError(f"--recipe {name} is for {AGENTS[name]}, not for {display_name(agent)}.")
     return _values(parse(flags(RECIPES[name]), arguments, prog))
+
+
+def _with_options_of_export(
+    flags: Callable[..., type], agent: str, arguments: Sequence[str], prog: str, model: Path
+) -> dict[str, Any]:
+    """Parse arguments with `--from`: the options of the exported agent are the defaults."""
+    paths.check_model(model)
+    kind = options_class(agent)
+    try:
+        exported = from_export.read(model, class_names(agent))
+        recorded = from_export.recorded_options(exported, kind)
+        values = _values(parse(flags(recorded), arguments, prog))
+        given = {option.name: values[option.name] for option in options_of(kind) if option.name in values}
+        from_export.check_structure(exported, kind, given)
+    except ValueError as error:
+        raise UsageError(f"--from: {error}") from error
+    kept = from_export.without_effectless(kind, given, recorded)
+    return {name: value for name, value in values.items() if name in kept or name not in given} | {
+        "from_": str(exported.version)
+    }
 
 
 def _values(flags: Any) -> dict[str, Any]:
