@@ -134,8 +134,6 @@ def recorded_options(exported: Exported, kind: type[Options]) -> dict[str, Any]:
                 values[option.name] = check_value(option.name, option.kind, _with_tuples(stored[option.name]))
             except ValueError as error:
                 raise ExportError(f"The exported model in {exported.version} is damaged: {error}") from error
-    if "update_after" in values:
-        values["update_after"] = max(values["update_after"], values["batch_size"])
     return values
 
 
@@ -247,10 +245,8 @@ def _restore(agent: "Agent", version: Path) -> None:
     expected = {*variables} | (set() if statistics is None else {COUNT})
     if expected != set(arrays):
         name = min(expected ^ set(arrays))
-        what = "is missing" if name in expected else "belongs to no network of this agent"
-        raise ExportError(
-            f"{path} has the weights of other networks than {type(agent).__name__} has here: {name} {what}"
-        )
+        what = "is missing" if name in expected else "is unknown"
+        raise ExportError(f"{path} has the weights of other networks than those of this agent: {name} {what}")
     for name, variable in variables.items():
         _check_array(f"{name} of {path}", arrays[name], tuple(variable.shape), name.startswith(STATE))
     if statistics is not None:
