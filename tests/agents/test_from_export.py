@@ -45,7 +45,7 @@ def assert_like_the_export(agent, model, env):
     if policy.recurrent_spec is not None:
         wanted = [policy(each) for each in batch]
         np.testing.assert_allclose(agent.predict(batch), wanted, rtol=0, atol=1e-6)
-        first = observations(env)[0]
+        first = batch[0]
     else:
         wanted = policy(batch)
         np.testing.assert_allclose(agent.predict(batch), wanted, rtol=0, atol=1e-6)

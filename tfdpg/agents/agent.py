@@ -4,7 +4,7 @@ import abc
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Any, Never, Self, cast
 
 import keras
 import numpy as np
@@ -166,10 +166,10 @@ class Agent(metaclass=_AgentType):
             agent.fit(env, epochs=10)
             ```
         """
-        agent: Any = from_export.make(checked_class(cls, cls.__name__), directory, env, options)
+        agent = from_export.make(checked_class(cls, cls.__name__), directory, env, options)
         for function in agent._after_from_export:
             function(agent)
-        return agent
+        return cast(Self, agent)
 
     @abc.abstractmethod
     def update(self, batch: Any, counter: Any) -> dict[str, tf.Tensor]:

@@ -28,6 +28,11 @@ NOT_RECORDED = "seed", "replay_dir", "device", "jit_compile", "run_eagerly"
 """Options of one machine or one training run, which an agent does not take from an export."""
 BEGINNING = {"start_steps": 0, "update_after": 1000, "warm_up_updates": 0}
 """Options for the beginning of training, and their defaults for an agent that is made from an export."""
+BC_WEIGHT = 2.5
+"""The default of `bc_weight` if it is 0 in the export. The actions in the new replay buffer are at first those of the
+exported policy with noise, so behaviour cloning keeps the policy near to it."""
+LARGEST_PI_LR = 1e-4
+"""The largest default of `pi_lr`."""
 
 
 class Exported(NamedTuple):
@@ -119,12 +124,14 @@ def read(directory: str | Path, kinds: Sequence[str]) -> Exported:
 
 
 def recorded_options(exported: Exported, kind: type[Options]) -> dict[str, Any]:
-    """Return the options that an agent of this kind has unless it is given others: the export's, and for its beginning.
+    """Return the options that an agent of this kind has unless it is given others.
+
+    These are the export's, apart from options for the beginning and those that protect the policy.
 
     Raises:
         ExportError: a value is not valid.
     """
-    values = {}
+    values: dict[str, Any] = {}
     stored = exported.facts["options"]
     for option in _recorded(kind):
         if option.name in BEGINNING:
@@ -134,6 +141,10 @@ def recorded_options(exported: Exported, kind: type[Options]) -> dict[str, Any]:
                 values[option.name] = check_value(option.name, option.kind, _with_tuples(stored[option.name]))
             except ValueError as error:
                 raise ExportError(f"The exported model in {exported.version} is damaged: {error}") from error
+    if "bc_weight" in values:
+        values["bc_weight"] = values["bc_weight"] or BC_WEIGHT
+    if "pi_lr" in values:
+        values["pi_lr"] = min(values["pi_lr"], LARGEST_PI_LR)
     return values
 
 

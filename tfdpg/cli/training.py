@@ -177,14 +177,11 @@ def _with_options_of_export(
     """Parse arguments with `--from`: the options of the exported agent are the defaults."""
     paths.check_model(model)
     kind = options_class(agent)
-    try:
-        exported = from_export.read(model, class_names(agent))
-        recorded = from_export.recorded_options(exported, kind)
-        values = _values(parse(flags(recorded), arguments, prog))
-        given = {option.name: values[option.name] for option in options_of(kind) if option.name in values}
-        from_export.check_structure(exported, kind, given)
-    except ValueError as error:
-        raise UsageError(f"--from: {error}") from error
+    exported = from_export.read(model, class_names(agent))
+    recorded = from_export.recorded_options(exported, kind)
+    values = _values(parse(flags(recorded), arguments, prog))
+    given = {option.name: values[option.name] for option in options_of(kind) if option.name in values}
+    from_export.check_structure(exported, kind, given)
     kept = from_export.without_effectless(kind, given, recorded)
     return {name: value for name, value in values.items() if name in kept or name not in given} | {
         "from_": str(exported.version)
