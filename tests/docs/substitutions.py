@@ -70,6 +70,7 @@ NOT_RUN = {
     "serve exported_models": "runs until it is ended",
     "--server": "needs a server",
     "drift exported_models": "compares the log of a server",
+    "--from exported_models/td3-pendulum": "uses the export of an earlier block",
     "--demonstrations recordings": "uses the recordings of an earlier block",
     "diagnose runs": "diagnoses the run of another page",
     "evaluate runs/tank": "evaluates the run of a plant that is not there",

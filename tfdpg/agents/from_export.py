@@ -31,8 +31,8 @@ BEGINNING = {"start_steps": 0, "update_after": 1000, "warm_up_updates": 0}
 BC_WEIGHT = 2.5
 """The default of `bc_weight` if it is 0 in the export. The actions in the new replay buffer are at first those of the
 exported policy with noise, so behaviour cloning keeps the policy near to it."""
-LARGEST_PI_LR = 1e-4
-"""The largest default of `pi_lr`."""
+LARGEST = {"pi_lr": 1e-4, "encoder_lr": 3e-5}
+"""The largest defaults of the learning rates on whose networks the policy depends."""
 
 
 class Exported(NamedTuple):
@@ -143,9 +143,7 @@ def recorded_options(exported: Exported, kind: type[Options]) -> dict[str, Any]:
                 raise ExportError(f"The exported model in {exported.version} is damaged: {error}") from error
     if "bc_weight" in values:
         values["bc_weight"] = values["bc_weight"] or BC_WEIGHT
-    if "pi_lr" in values:
-        values["pi_lr"] = min(values["pi_lr"], LARGEST_PI_LR)
-    return values
+    return values | {name: min(values[name], largest) for name, largest in LARGEST.items() if name in values}
 
 
 def _recorded(kind: type[Options]) -> Iterator[Option]:
