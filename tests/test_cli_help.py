@@ -72,6 +72,7 @@ MISTAKES = {
     f"{TD3} --sweep gamma=.9": "--sweep needs two or more values of gamma. --gamma .9 sets one.",
     f"{TD3} --sweep gama=.9,.99": "--sweep gama: there is no flag --gama. Did you mean --gamma?",
     f"{TD3} --sweep gamma=.9,": "--sweep must be NAME=VALUE,VALUE,... for each option. Received: gamma=.9,",
+    f"{TD3} --sweep --jobs 2": "--sweep must be NAME=VALUE,VALUE,... for each option. Received: no value",
     f"{TD3} --sweep n_step=1,x": "--n-step must be a positive integer. Received: x",
     f"{TD3} --sweep stored_state=True,False": "--sweep does not take stored_state, which is on or off",
     f"{TD3} --sweep seed=1,2": "--sweep does not take seed: --seeds trains each setting with several seeds.",

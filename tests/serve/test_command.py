@@ -79,6 +79,15 @@ def test_a_port_that_is_taken_is_refused(capsys):
             assert re.search("address already in use|the address is in use", error) and error.count("\n") == 1
 
 
+def test_a_model_that_does_not_load_ends_it(tmp_path, capsys):
+    damaged = export.copy(SHIPPED / "1", tmp_path / "robot") / "saved_model.pb"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert cli.main(["serve", str(tmp_path / "robot"), "--port", "0", "--grpc-port", "0"]) == 1
+    shown = capsys.readouterr()
+    assert f"{damaged} is damaged" in shown.err and shown.err.count("\n") == 1
+    assert shown.out.endswith("robot: loading\n") and shown.out.count("\n") == 2
+
+
 def test_without_aiohttp_the_error_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     assert cli.main(["serve", str(SHIPPED)]) == 1

@@ -365,6 +365,15 @@ def test_statistics_are_those_of_the_environment(tmp_path):
     assert 0 < components["a"]["missing"] < 0.5 and components["c"]["missing"] == 0
 
 
+def test_an_agent_from_an_export_knows_which_numbers_were_missing(tmp_path):
+    agent = trained("TD3", "both")
+    directory = agent.export(tmp_path / "model")
+    continued = tfdpg.TD3.from_export(directory, Sensors())
+    assert flagged(continued) == flagged(agent) == [True, True, False]
+    np.testing.assert_allclose(continued.predict(observations()), agent.predict(observations()), rtol=1e-6, atol=1e-6)
+    assert continued.spec.observation_names == ("a", "b", "c")
+
+
 def converted(x):
     """In NumPy: the first number in other units, and the difference of the others."""
     return np.stack([2 * x[:, 0] + 1, x[:, 1] - x[:, 2]], axis=1)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 COUNT = "observation_count"
 """The array with the number of observations in the statistics that normalise observations."""
+FLAGGED = "flagged"
+"""The array that says which numbers of observations have been missing (`tfdpg.acting.Preprocessing.flagged`)."""
 STATE = "state/"
 """The prefix of the names of an agent's other variables (`Declaration.device_state`)."""
 NOT_RECORDED = "seed", "replay_dir", "device", "jit_compile", "run_eagerly"
@@ -69,8 +71,15 @@ def record_weights(agent: "Agent") -> dict[str, np.ndarray]:
         for i, weight in enumerate(agent.parts[name].weights)
     }
     arrays |= {f"{STATE}{name}": np.asarray(variable) for name, variable in agent.device_state.items()}
+    return arrays | {name: np.array(value) for name, value in _from_observations(agent).items()}
+
+
+def _from_observations(agent: "Agent") -> dict[str, Any]:
+    """Return what an agent knows of observations besides its weights, by the names of the arrays."""
     statistics = agent.data.observation_statistics
-    return arrays if statistics is None else arrays | {COUNT: np.array(statistics.count)}
+    preprocessing = agent.data.preprocessing
+    known = {} if statistics is None else {COUNT: statistics.count}
+    return known if preprocessing is None else known | {FLAGGED: preprocessing.flagged}
 
 
 def _exported_networks(agent: "Agent") -> tuple[dict[str, str], list[str]]:
@@ -251,15 +260,16 @@ def _restore(agent: "Agent", version: Path) -> None:
     }
     variables |= {f"{STATE}{name}": variable for name, variable in agent.device_state.items()}
     statistics = agent.data.observation_statistics
-    expected = {*variables} | (set() if statistics is None else {COUNT})
+    others = _from_observations(agent)
+    expected = {*variables, *others}
     if expected != set(arrays):
         name = min(expected ^ set(arrays))
         what = "is missing" if name in expected else "is unknown"
         raise ExportError(f"{path} has the weights of other networks than those of this agent: {name} {what}")
     for name, variable in variables.items():
         _check_array(f"{name} of {path}", arrays[name], tuple(variable.shape), name.startswith(STATE))
-    if statistics is not None:
-        _check_array(f"{COUNT} of {path}", arrays[COUNT], (), False)
+    for name, value in others.items():
+        _check_array(f"{name} of {path}", arrays[name], np.shape(value), False)
     for name, variable in variables.items():
         variable.assign(arrays[name])
     for name, network in agent.copies.items():
@@ -269,6 +279,8 @@ def _restore(agent: "Agent", version: Path) -> None:
         normalizer = agent.data.normalizers[0]
         count = max(0, int(arrays[COUNT]))
         statistics.adopt(np.asarray(normalizer.mean, float), np.asarray(normalizer.variance, float), count)
+    if agent.data.preprocessing is not None:
+        agent.data.preprocessing.flagged[:] = arrays[FLAGGED]
     agent.data.actor.refresh()
     agent.data.evaluation_actor.refresh()
 

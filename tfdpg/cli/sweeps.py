@@ -31,6 +31,8 @@ def settings(
             than two different values, or a value that the flag of the option does not accept; or an option is named
             twice, or has a flag, too.
     """
+    if not sweep and "sweep" in given_flags(arguments):
+        raise UsageError("--sweep must be NAME=VALUE,VALUE,... for each option. Received: no value")
     values: dict[str, list[Any]] = {}
     for text in sweep:
         name = _name(text)

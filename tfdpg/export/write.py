@@ -106,18 +106,7 @@ def write(
         cases = _cases(spec, signatures, few)
         half_precision = any(map(in_half_precision, called))
         references = {name: signature.reference(spec) for name, signature in signatures.items()}
-        with verify.in_session(scratch, trusted=True) as run:
-            for name, batches in cases.items():
-                expected = references.get(name, references["pi"])
-                verify.compare_signature(name, run, expected, batches, half_precision, verify.rounded_outputs(spec))
-            if recurrent_spec is not None:
-                tolerance = verify.HALF_PRECISION if half_precision else verify.ATOL
-                verify.check_steps(networks["policy"], recurrent_spec, few, tolerance, run)
-            for name, signature in signatures.items():
-                if signature.axes == 1 and spec.missing == "hold":
-                    verify.check_missing(name, cases[name][-1], spec, run, references[name])
-                elif signature.axes == 1:
-                    verify.check_nonfinite(name, cases[name][-1], spec, run)
+        _verify(scratch, spec, networks["policy"], signatures, references, cases, few, recurrent_spec, half_precision)
         if actor is not None:
             _write_numpy_policy(scratch / NUMPY_POLICY, actor, critics, references, cases)
         if weights:
@@ -144,6 +133,47 @@ def write(
         }
         files.write_manifest(scratch, METADATA, description)
         return move_to_next_version(scratch, directory)
+
+
+def _verify(
+    directory: Path,
+    spec: Spec,
+    policy: Any,
+    signatures: Mapping[str, Signature],
+    references: Mapping[str, verify.Reference],
+    cases: Mapping[str, Sequence[verify.Inputs]],
+    examples: verify.Inputs,
+    recurrent_spec: RecurrentSpec | None,
+    half_precision: bool,
+) -> None:
+    """Compare the SavedModel in a directory with the networks.
+
+    Args:
+        directory: the directory.
+        spec: the spaces.
+        policy: the evaluation policy.
+        signatures: the signatures by name.
+        references: compute the expected outputs of the signatures.
+        cases: the inputs of the signatures.
+        examples: raw observations by input name.
+        recurrent_spec: describes the policy's recurrent state; None for a policy without recurrent layers.
+        half_precision: whether some of the networks compute in half precision.
+
+    Raises:
+        ExportError: they differ.
+    """
+    with verify.in_session(directory, trusted=True) as run:
+        for name, batches in cases.items():
+            expected = references.get(name, references["pi"])
+            verify.compare_signature(name, run, expected, batches, half_precision, verify.rounded_outputs(spec))
+        if recurrent_spec is not None:
+            tolerance = verify.HALF_PRECISION if half_precision else verify.ATOL
+            verify.check_steps(policy, recurrent_spec, examples, tolerance, run)
+        for name, signature in signatures.items():
+            if signature.axes == 1 and spec.missing == "hold":
+                verify.check_missing(name, cases[name][-1], spec, run, references[name], half_precision)
+            elif signature.axes == 1:
+                verify.check_nonfinite(name, cases[name][-1], spec, run)
 
 
 def _cases(
