@@ -148,8 +148,9 @@ class Agent(metaclass=_AgentType):
                 the networks must be equal to those of the export, and custom networks, optimizers and callables must
                 be given again. `seed`, `replay_dir` and the options of the machine have the defaults of the
                 constructor. Other defaults than the exported agent's are `start_steps=0`, `update_after=1000`,
-                `bc_weight=2.5` if it was 0, a `pi_lr` of at most 1e-4, and an `encoder_lr` of at most 3e-5. They keep the policy
-                from getting worse while the critics have little new data. With `warm_up_updates`, the critics learn first.
+                `bc_weight=2.5` if it was 0, a `pi_lr` of at most 1e-4, and an `encoder_lr` of at most 3e-5. They keep
+                the policy from getting worse while the critics have little new data. With `warm_up_updates`, the
+                critics learn first.
 
         Returns:
             The agent.
