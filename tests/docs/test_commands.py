@@ -47,6 +47,8 @@ MODEL_SERVER = {"allow_version_labels_for_unavailable_models", "enable_batching"
 """Flags of TensorFlow Serving."""
 TRAINING = {name.lower() for name in AGENTS}
 BLOCKS = [(page, block) for page in PAGES for block in fences(page, "sh")]
+ALONE = [(page, block) for page, block in BLOCKS if page != "docs/production.md"]
+"""The blocks that do not depend on each other; test_production.py runs the others in their order."""
 
 
 def called(code, directory):
@@ -143,7 +145,7 @@ def test_commands_are_accepted(tmp_path):
 
 @brief
 @pytest.mark.slow
-@pytest.mark.parametrize("page, block", BLOCKS, ids=[f"{page}:{block.line}" for page, block in BLOCKS])
+@pytest.mark.parametrize("page, block", ALONE, ids=[f"{page}:{block.line}" for page, block in ALONE])
 def test_commands_run(page, block, tmp_path, monkeypatch):
     commands = [words for program, *words in called(block.code, tmp_path) if program == "tfdpg"]
     commands = [words for words in commands if not any(text in " ".join(words) for text in NOT_RUN)]
