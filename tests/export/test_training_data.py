@@ -23,7 +23,7 @@ def test_they_are_those_of_the_steps_in_the_replay_buffer(tmp_path):
     assert "statistics.json" in metadata(version)["files"]
     found = read(version)
     data = agent.replay.transitions()
-    assert found[:2] == (60, 60) and list(found.observations) == ["x[0]", "x[1]", "x[2]"]
+    assert found[:3] == (60, 60, 60) and list(found.observations) == ["x[0]", "x[1]", "x[2]"]
     for i, each in enumerate(found.observations.values()):
         values = data["observations"][:, i]
         assert (each.mean, each.deviation) == pytest.approx((values.mean(), values.std()), rel=1e-5)
@@ -31,7 +31,7 @@ def test_they_are_those_of_the_steps_in_the_replay_buffer(tmp_path):
         assert each.missing == 0 and each.counts.sum() == 60 and each.steps >= 1
     assert found.actions["a[0]"].mean == pytest.approx(data["actions"].mean(), rel=1e-5)
     tfdpg.export.copy(version, tmp_path / "copy")
-    assert read(tmp_path / "copy/1")[:2] == (60, 60)
+    assert read(tmp_path / "copy/1")[:3] == (60, 60, 60)
 
 
 def buffer_of(spec, observations, actions=None):
@@ -48,12 +48,12 @@ def test_the_newest_fifth_of_what_the_agent_collected_is_taken():
     spec = Spec(gym.spaces.Box(-np.inf, np.inf, (1,)), gym.spaces.Box(-1, 1, (1,)))
     buffer = buffer_of(spec, np.arange(15_001.0)[:, None])
     found = training_statistics(spec, buffer, env_steps=15_000)
-    assert found[:2] == (3000, 15_000)
+    assert found[:3] == (3000, 3000, 15_000)
     assert found.observations["x[0]"].mean == pytest.approx(np.arange(12_000, 15_000).mean())
     found = training_statistics(spec, buffer, env_steps=0)  # fit_offline read them
-    assert found[:2] == (5000, 15_000) and found.observations["x[0]"].mean == pytest.approx(7499.5, abs=1)
+    assert found[:3] == (5000, 15_000, 15_000) and found.observations["x[0]"].mean == pytest.approx(7499.5, abs=1)
     short = training_statistics(spec, buffer_of(spec, np.zeros((2, 1))), 1)
-    assert short[:2] == (1, 1) and short.observations["x[0]"].counts.tolist() == [1, 0, 0]
+    assert short[:3] == (1, 1, 1) and short.observations["x[0]"].counts.tolist() == [1, 0, 0]
 
 
 def test_missing_numbers_are_counted():

@@ -79,10 +79,10 @@ def test_the_number_of_steps_of_an_independent_observation_is_that_of_theory():
 def test_statistics_are_equal_when_they_are_read(tmp_path):
     rng = np.random.default_rng(0)
     observations = {"x[0]": component(rng.normal(size=100)), "x[1]": component([np.nan] * 3)}
-    given = DataStatistics(100, 500, observations, {"a": component([0, 1, 1])})
+    given = DataStatistics(100, 200, 500, observations, {"a": component([0, 1, 1])})
     (tmp_path / "statistics.json").write_text(to_text(given))
     again = read(tmp_path)
-    assert again[:2] == (100, 500) and to_text(again) == to_text(given)
+    assert again[:3] == (100, 200, 500) and to_text(again) == to_text(given)
     assert np.isnan(again.observations["x[1]"].mean) and again.observations["x[1]"].missing == 1
 
 
@@ -113,7 +113,7 @@ def change(name, value):
 )
 def test_a_damaged_file_is_named(tmp_path, damage):
     file = tmp_path / "statistics.json"
-    file.write_text(damage(to_text(DataStatistics(3, 3, {}, {"a": component([0, 1, 1])}))))
+    file.write_text(damage(to_text(DataStatistics(3, 3, 3, {}, {"a": component([0, 1, 1])}))))
     with pytest.raises(ValueError, match=f"{file} is damaged"):
         read(tmp_path)
 

@@ -47,40 +47,38 @@ def population_stability_index(counts: np.ndarray, expected: np.ndarray) -> floa
     return float(np.sum((p - q) * np.log(p / q)))
 
 
-def verdict(index: float, bins: int, independent: float, limit: float) -> str:
-    """Say whether the population stability index of all production would be above a limit.
+def verdict(psi: float, independent: np.ndarray, limit: float) -> str:
+    """Say whether the population stability index of all production is above a limit.
 
-    N times the index of a sample, with N independent observations, has approximately a noncentral chi-squared
-    distribution with `bins - 1` degrees of freedom and noncentrality N times the true index. Its mean is then
-    bins - 1 + N * limit, and its variance 2 (bins - 1) + 4 N * limit, if the true index is the limit. An index that is
-    more than 1.645 standard deviations away from this mean tells on which side of the limit the true one is, with a
-    confidence of about 95 %.
+    N times the index of two samples with N_1 and N_2 independent observations, with 1/N = 1/N_1 + 1/N_2, has
+    approximately a noncentral chi-squared distribution with `bins - 1` degrees of freedom and noncentrality N times the
+    true index. If the true index is the limit, its mean is bins - 1 + N * limit, and its variance
+    2 (bins - 1) + 4 N * limit. An index that is more than 1.645 standard deviations away from this mean tells on which
+    side of the limit the true one is, with a confidence of about 95 %.
+
+    For drift, both samples may differ by chance, and few independent observations leave bins empty: the index is
+    computed from their numbers, so that half an observation is added to each bin. For no drift, the log only has to be
+    like the training data that there are, so that N = N_1.
 
     Args:
-        index: the index of the sample.
-        bins: the number of bins.
-        independent: N, see `independent_observations`.
+        psi: the index of the log.
+        independent: the number of independent observations in each bin, of the log and of the reference, `[2, bins]`.
         limit: the limit, above 0.
 
-    Source: Yurdakul 2018, "Statistical Properties of Population Stability Index", chapter 3, for a true index of 0.
+    Returns:
+        `DRIFT`, `NO_DRIFT` or `CANNOT_TELL`.
+
+    Source: Yurdakul 2018, "Statistical Properties of Population Stability Index", for a true index of 0.
     """
-    freedom = bins - 1
-    distance = independent * index - freedom - independent * limit
-    z = distance / math.sqrt(2 * freedom + 4 * independent * limit)
-    return DRIFT if z > Z else NO_DRIFT if z < -Z else CANNOT_TELL
+    in_log, in_reference = independent.sum(axis=1)
+    freedom = independent.shape[1] - 1
 
+    def deviations(index: float, n: float) -> float:
+        return (n * (index - limit) - freedom) / math.sqrt(2 * freedom + 4 * n * limit)
 
-def independent_observations(rows: int, steps: float, reference_rows: int) -> float:
-    """Return the N of `verdict`.
-
-    Successive observations are alike, so that only one in `steps` counts. The rows of the reference are a sample, too.
-
-    Args:
-        rows: the number of observations.
-        steps: how many successive ones tell as much as one independent observation (`Component.steps`).
-        reference_rows: the number of rows that were counted for the reference.
-    """
-    return 1 / (steps / rows + 1 / reference_rows)
+    if deviations(population_stability_index(*independent), 1 / (1 / in_log + 1 / in_reference)) > Z:
+        return DRIFT
+    return NO_DRIFT if deviations(psi, in_log) < -Z else CANNOT_TELL
 
 
 def joined_bins(component: Component, narrowest: float) -> np.ndarray:
@@ -112,18 +110,18 @@ class Difference(NamedTuple):
 
     Attributes:
         name: the name of the component.
-        index: the population stability index.
+        psi: the population stability index.
         verdict: `DRIFT`, `NO_DRIFT` or `CANNOT_TELL`.
         outside: the share of values outside the 1 % and 99 % quantiles of the reference; NaN if all are missing.
         logged: the component in the log.
         reference: the component that it is compared with.
         shares: the shares of both in the bins of the index, `[2, bins]`, the log first.
         edges: the upper edges of these bins without the last ones, or the different values.
-        is_in_range: whether the index alone would be drift, but the values lie where those of the training data lie.
+        is_in_range: whether the index is above the limit, but the values lie where those of the training data lie.
     """
 
     name: str
-    index: float
+    psi: float
     verdict: str
     outside: float
     logged: Component
@@ -139,7 +137,7 @@ class Difference(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; None for numbers that are not known."""
-        known = {"psi": self.index, "outside": self.outside, "missing": self.logged.missing, "mean": self.logged.mean}
+        known = {"psi": self.psi, "outside": self.outside, "missing": self.logged.missing, "mean": self.logged.mean}
         known |= {"deviation": self.logged.deviation, "expected_missing": self.reference.missing}
         known |= {"expected_mean": self.reference.mean, "expected_deviation": self.reference.deviation}
         numbers = {name: value if math.isfinite(value) else None for name, value in known.items()}
@@ -168,7 +166,12 @@ def has_moved(logged: Component, reference: Component, outside: float) -> bool:
 
 
 def compare(
-    name: str, column: np.ndarray, reference: Component, rows: int, of: Literal["training", "log"], limit: float
+    name: str,
+    column: np.ndarray,
+    reference: Component,
+    size: tuple[int, int],
+    of: Literal["training", "log"],
+    limit: float,
 ) -> Difference:
     """Compare a component of a log with the same component of training, or of an earlier log.
 
@@ -176,7 +179,7 @@ def compare(
         name: the name of the component.
         column: its values in the log, float32 `[n]`.
         reference: the component that it is compared with.
-        rows: the number of rows from which `reference` was computed.
+        size: the number of rows from which `reference` was computed, and of the successive steps that have them.
         of: whether `reference` is of training, where a component that has not moved (`has_moved`) is no drift; or of a
             log, where the index alone decides.
         limit: the largest index that is no drift.
@@ -189,23 +192,25 @@ def compare(
     edges = np.unique(reference.quantiles[np.diff(into)[:-1] > 0]) if reference.values is None else reference.values
     if not pairs[:, -1].any():  # no value is missing
         pairs = pairs[:, :-1]
-    index = population_stability_index(*pairs)
-    independent = independent_observations(len(column), reference.steps, rows)
+    psi = population_stability_index(*pairs)
+    in_log = len(column) / reference.steps  # without drift, successive observations are as alike as in training
+    in_reference = min(size[0], size[1] / reference.steps)
     low, high = reference.quantiles[[0, -1]]
     finite = column[np.isfinite(column)]
     outside = float(np.mean((finite < low) | (finite > high))) if len(finite) else math.nan
     shares = pairs / pairs.sum(axis=1, keepdims=True)
-    by_index = decided = verdict(index, pairs.shape[1], independent, limit)
-    if of == "training" and by_index != NO_DRIFT and not has_moved(logged, reference, outside):
-        decided = NO_DRIFT if independent >= ENOUGH else CANNOT_TELL
-    is_in_range = by_index == DRIFT and decided == NO_DRIFT
-    return Difference(name, index, decided, outside, logged, reference, shares, edges, is_in_range)
+    independent = pairs / pairs.sum(axis=1, keepdims=True) * [[in_log], [in_reference]]
+    decided = verdict(psi, independent, limit)
+    if of == "training" and decided != NO_DRIFT and not has_moved(logged, reference, outside):
+        decided = NO_DRIFT if in_log >= ENOUGH else CANNOT_TELL
+    is_in_range = psi > limit and decided == NO_DRIFT
+    return Difference(name, psi, decided, outside, logged, reference, shares, edges, is_in_range)
 
 
 def compare_all(
     columns: Mapping[str, np.ndarray],
     reference: Mapping[str, Component],
-    rows: int,
+    size: tuple[int, int],
     of: Literal["training", "log"],
     limit: float,
 ) -> list[Difference]:
@@ -214,8 +219,8 @@ def compare_all(
     First come those that are stuck, since a fault of one sensor changes what the policy does, and so the values of all
     others. Then come the others that have drifted. Within these groups, the largest index comes first.
     """
-    found = [compare(name, column, reference[name], rows, of, limit) for name, column in columns.items()]
-    return sorted(found, key=lambda each: (not each.is_stuck, each.verdict != DRIFT, -each.index))
+    found = [compare(name, column, reference[name], size, of, limit) for name, column in columns.items()]
+    return sorted(found, key=lambda each: (not each.is_stuck, each.verdict != DRIFT, -each.psi))
 
 
 def runs_of(column: np.ndarray) -> np.ndarray:

@@ -154,7 +154,7 @@ def _rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
         (
             each.name,
-            f"{each.index:.3f}",
+            f"{each.psi:.3f}",
             _remark(each),
             f"{each.outside:.1%}",
             f"{each.logged.missing:.1%}",
@@ -164,7 +164,7 @@ def _rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
         for each in differences[:count]
     ]
     if count < len(differences):
-        rows.append((f"and {len(differences) - count} more", f"≤ {differences[count].index:.3f}", *[""] * 5))
+        rows.append((f"and {len(differences) - count} more", f"≤ {differences[count].psi:.3f}", *[""] * 5))
     return rows
 
 
@@ -207,7 +207,7 @@ def _compared(
         directory = path / str(answered) if path != newest and answered in versions(path) else newest
         Spec.from_json(metadata(directory)).check(spec, str(directory))
         statistics = read(directory)
-        origin = f"{statistics.rows:,} of {statistics.stored:,} steps of training ({directory})"
+        origin = f"{statistics.rows:,} of the {statistics.stored:,} training steps of {directory}"
         comparisons.append(_comparison(_selected(steps, rows), spec, statistics, origin, "training", limit))
     return comparisons
 
@@ -238,7 +238,7 @@ def _comparison(
             raise ValueError(
                 f"DataStatistics must have every component of the spaces. Received: {origin}, without {missing[0]}"
             )
-        differences.append(compare_all(part, expected, statistics.rows, of, limit))
+        differences.append(compare_all(part, expected, (statistics.rows, statistics.span), of, limit))
     model, answered, _ = steps.origins[0]
     return Comparison(
         model,
@@ -261,4 +261,6 @@ def _of_steps(steps: Steps, spec: Spec) -> DataStatistics:
         return {name: summarize(column[order], runs_of(column[order])) for name, column in found.items()}
 
     observations = summaries(columns(steps.observations, spec))
-    return DataStatistics(len(order), len(order), observations, summaries(action_columns(steps.actions, spec)))
+    return DataStatistics(
+        len(order), len(order), len(order), observations, summaries(action_columns(steps.actions, spec))
+    )

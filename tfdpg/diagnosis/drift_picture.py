@@ -26,7 +26,7 @@ def draw(comparisons: Mapping[str, Sequence[Difference]]) -> "Figure":
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    worst = {title: sorted(each, key=lambda one: -one.index)[:PANELS] for title, each in comparisons.items()}
+    worst = {title: sorted(each, key=lambda one: -one.psi)[:PANELS] for title, each in comparisons.items()}
     heights = [math.ceil(len(each) / ACROSS) for each in worst.values()]
     figure = Figure(figsize=(13, 2.8 * sum(heights) + 0.4), layout="constrained")
     with mpl.rc_context({"text.parse_math": False}):  # a `$` in a name is a dollar sign
@@ -44,7 +44,7 @@ def draw(comparisons: Mapping[str, Sequence[Difference]]) -> "Figure":
 
 def _bars(axes: Any, each: Difference) -> None:
     places = np.arange(each.shares.shape[1])
-    axes.set_title(f"{each.name}: PSI {each.index:.2f}", fontsize="medium")
+    axes.set_title(f"{each.name}: PSI {each.psi:.2f}", fontsize="medium")
     axes.bar(places - 0.2, each.shares[1], 0.4, color=COLOURS[0], label="reference")
     axes.bar(places + 0.2, each.shares[0], 0.4, color=COLOURS[1], label="log")
     if each.reference.values is None:

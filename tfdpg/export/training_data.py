@@ -55,7 +55,7 @@ def training_statistics(
         {name: summarize(column, in_runs[name].reshape(runs.shape)) for name, column in columns_of.items()}
         for columns_of, in_runs in zip(observed, run_columns, strict=True)
     )
-    return DataStatistics(len(chosen), stored, observations, actions)
+    return DataStatistics(len(chosen), len(slots), stored, observations, actions)
 
 
 def _columns(

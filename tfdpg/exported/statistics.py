@@ -68,12 +68,14 @@ class DataStatistics(NamedTuple):
 
     Attributes:
         rows: the number of rows from which they were computed.
-        stored: the number of rows from which these were chosen.
+        span: the number of successive steps from which these rows were chosen, at equal distances.
+        stored: the number of steps in the replay buffer, of which these are the newest.
         observations: the components of observations by name, such as `x[4]` or `arm__joints[2]`.
         actions: the components of actions by name: `a[0]`, `a[1]`, ..., or `a` for a Discrete space.
     """
 
     rows: int
+    span: int
     stored: int
     observations: dict[str, Component]
     actions: dict[str, Component]
@@ -172,7 +174,8 @@ def to_text(statistics: DataStatistics) -> str:
     for kind in ("observations", "actions"):
         parts = [f"    {json.dumps(name)}: {_encoded(each)}" for name, each in getattr(statistics, kind).items()]
         lines.append(f'  "{kind}": {{\n' + ",\n".join(parts) + "\n  }")
-    heads = [f'  "rows": {statistics.rows}', f'  "stored": {statistics.stored}', f'  "levels": {json.dumps(LEVELS)}']
+    numbers = {"rows": statistics.rows, "span": statistics.span, "stored": statistics.stored, "levels": LEVELS}
+    heads = [f'  "{name}": {json.dumps(value)}' for name, value in numbers.items()]
     return "{\n" + ",\n".join([*heads, *lines]) + "\n}\n"
 
 
@@ -219,7 +222,10 @@ def read(version: Path) -> DataStatistics:
                 {str(name): _decoded(each) for name, each in content[kind].items()}
                 for kind in ("observations", "actions")
             ]
-            return DataStatistics(int(content["rows"]), int(content["stored"]), *kinds)
+            rows, span, stored = (int(content[name]) for name in ("rows", "span", "stored"))
+            if not 1 <= rows <= span <= stored:
+                raise ValueError("`rows`, `span` and `stored` must be positive and in ascending order")
+            return DataStatistics(rows, span, stored, *kinds)
         except (LookupError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"it does not contain the statistics of an export ({error!r})") from error
 
