@@ -181,9 +181,9 @@ def test_every_flag_that_takes_none_takes_it_in_any_case(name):
     for write in ("--{} None", "--{} none", "--{}=none", "--{}=None"):
         words = [word for flag in nullable for word in write.format(flag).split()]
         parsed = vars(parsing.parse(flags, ["--env", "none", *words], "tfdpg")).values()
-        values = {field: value for group in parsed for field, value in vars(group).items()}
+        values = {parsing.flag_name(field): value for group in parsed for field, value in vars(group).items()}
         assert values["env"] == "none"  # a flag that does not take None
-        assert {values[flag.replace("-", "_")] for flag in nullable} == {None}
+        assert {values[flag] for flag in nullable} == {None}
 
 
 @pytest.mark.parametrize("name", AGENTS)
