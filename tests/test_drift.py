@@ -117,6 +117,13 @@ def test_constants_integers_and_all_missing():
     assert compared(mass, mass).psi < 1e-6
 
 
+def test_a_single_value_is_a_fault_if_there_are_many_independent_observations():
+    values = np.random.default_rng(0).normal(size=5000)
+    for steps, verdict in ((1, DRIFT), (50, DRIFT), (2000, CANNOT_TELL)):  # a goal may stay the same in an episode
+        found = compared(np.full(2000, 0.1), values, "training", steps=steps)
+        assert (found.verdict, found.is_stuck) == (verdict, verdict == DRIFT)
+
+
 def test_narrow_bins_are_joined():
     quantiles = np.array([-5, 0, 0.1, 0.2, 1, 2, 2.1, 3, 3.9, 4, 4.2], np.float32)
     given = component(np.arange(100.0))._replace(quantiles=quantiles)

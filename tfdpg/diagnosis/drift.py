@@ -149,20 +149,34 @@ def is_constant(component: Component) -> bool:
     return component.deviation == 0
 
 
+def is_stuck(column: np.ndarray, reference: Component, in_log: float) -> bool:
+    """Return whether a component has a single value by a fault, and not by chance, at a confidence of 95 %.
+
+    Args:
+        column: the values in the log.
+        reference: the component that they are compared with.
+        in_log: the number of independent observations in the log. With each, the chance that all are in the same bin is
+            multiplied by the share of the reference in this bin.
+    """
+    if not (column == column[0]).all() or is_constant(reference):
+        return False
+    share = reference.counts[reference.bins(column[:1])[0]] / reference.counts.sum()
+    return float(share**in_log) < 0.05
+
+
 def has_moved(logged: Component, reference: Component, outside: float) -> bool:
     """Return whether values in a log lie elsewhere than those of the training data, and not only closer together.
 
     Training explores and has seen earlier policies, so the observations of an exported policy usually lie closer
     together. The index alone would call this drift. A component has moved if its mean has, by more than half a standard
     deviation of the training data; if its standard deviation is more than 1.5 times as large; if more than 5 % of its
-    values lie outside the 1 % and 99 % quantiles of the training data; if more values are missing; or if it is stuck.
+    values lie outside the 1 % and 99 % quantiles of the training data; or if more values are missing.
     """
     if not math.isfinite(logged.mean) or not math.isfinite(reference.mean):
         return True
     is_far = abs(logged.mean - reference.mean) > MOVED * reference.deviation or outside > OUTSIDE
     is_wider = logged.deviation > WIDER * reference.deviation
-    is_stuck = is_constant(logged) and not is_constant(reference)
-    return is_far or is_wider or is_stuck or logged.missing > reference.missing + MISSING
+    return is_far or is_wider or logged.missing > reference.missing + MISSING
 
 
 def compare(
@@ -203,6 +217,8 @@ def compare(
     decided = verdict(psi, independent, limit)
     if of == "training" and decided != NO_DRIFT and not has_moved(logged, reference, outside):
         decided = NO_DRIFT if in_log >= ENOUGH else CANNOT_TELL
+    if is_stuck(column, reference, in_log):
+        decided = DRIFT
     is_in_range = psi > limit and decided == NO_DRIFT
     return Difference(name, psi, decided, outside, logged, reference, shares, edges, is_in_range)
 
