@@ -4,6 +4,7 @@ import json
 import shutil
 
 import gymnasium as gym
+import jsonschema
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from examples.conservative_td3 import ConservativeTD3
 from examples.sac import SAC
 from tests.agents.roster import AGENTS, EACH, EAGER, SMALL, brief, custom_networks, fit_briefly, parametrize_agents
 from tests.environments import Counter, RandomWalk, Reach
+from tests.export.runtimes import schema
 from tfdpg import files
 from tfdpg.export import ExportError
 
@@ -158,6 +160,15 @@ def test_options_are_those_of_the_export_unless_others_are_given(model):
     assert (options.start_steps, options.update_after, options.bc_weight, agent.seed) == (0, 1000, 2.5, 0)
     assert tfdpg.TD3.from_export(model, Counter(), bc_weight=0).options.bc_weight == 0
     assert tfdpg.TD3.from_export(model, Counter(), alpha=0.2).options.alpha == 0.2
+
+
+def test_the_file_for_clients_follows_its_schema_also_with_infinite_options(model, tmp_path):
+    exported(AGENTS["ACER"], Counter(), tmp_path / "model", steps=1, delta=np.inf)
+    for directory in (model, tmp_path / "model"):
+        text = (directory / "1/tfdpg.json").read_text()
+        assert "Infinity" not in text
+        jsonschema.validate(json.loads(text), json.loads(schema()))
+    assert tfdpg.ACER.from_export(tmp_path / "model", Counter()).options.delta == np.inf
 
 
 def test_an_option_that_determines_networks_cannot_differ(model):

@@ -4,6 +4,7 @@
 them runs no code. This module does not import TensorFlow.
 """
 
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tfdpg.arguments import check_value, shown, warn
-from tfdpg.exported.versions import AGENT_WEIGHTS, ExportError, latest_version, metadata
+from tfdpg.exported.versions import AGENT_FACTS, AGENT_WEIGHTS, ExportError, latest_version, metadata
 from tfdpg.options import Only, Option, Options, Structural, options_of
 from tfdpg.spec import Spec
 
@@ -56,7 +57,11 @@ def record_options(agent: "Agent") -> dict[str, Any]:
     cells = [name for name in agent.options.values(without=objects) if name not in values]
     _, newer = _exported_networks(agent)
     return {
-        "options": {name: value for name, value in values.items() if name not in (*NOT_RECORDED, *BEGINNING)},
+        "options": {
+            name: str(value) if value == math.inf else value  # JSON has no infinity
+            for name, value in values.items()
+            if name not in (*NOT_RECORDED, *BEGINNING)
+        },
         "own_networks": sorted([*agent.parts.given, *cells]),
         "newer_for_critics": newer,
     }
@@ -120,7 +125,7 @@ def read(directory: str | Path, kinds: Sequence[str]) -> Exported:
     agent = facts.get("agent")
     if agent not in kinds:
         raise ValueError(f"The exported model must be one of {kinds[0]}. Received: {version}, which is one of {agent}")
-    recorded = facts.get("options"), facts.get("own_networks"), facts.get("newer_for_critics")
+    recorded = tuple(map(facts.get, AGENT_FACTS))
     if recorded == (None, None, None) and not (version / AGENT_WEIGHTS).exists():
         raise ExportError(
             f"No agent can be made from the exported model in {version}: it has no {AGENT_WEIGHTS}, because an older "
@@ -161,6 +166,8 @@ def _recorded(kind: type[Options]) -> Iterator[Option]:
 
 
 def _with_tuples(value: Any) -> Any:
+    if value == str(math.inf):
+        return math.inf
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdpg.acting import RecurrentSpec
 from tfdpg.export.labels import read_labels
 from tfdpg.exported import check_safe, load
+from tfdpg.exported.versions import AGENT_FACTS
 from tfdpg.spaces import compact
 from tfdpg.spec import Spec
 
@@ -24,7 +25,7 @@ UNITS = {
 """The units of inputs and outputs that are neither parts of the observation nor of the recurrent state."""
 SKIPPED = (
     *("observation_space", "action_space", "format", "signatures", "files", "sha256"),
-    *("options", "own_networks", "newer_for_critics"),
+    *AGENT_FACTS,
 )
 """The entries of `tfdpg.json` that `describe` omits or formats itself."""
 

@@ -13,6 +13,8 @@ from tfdpg import files
 METADATA = "tfdpg.json"
 AGENT_WEIGHTS = "agent.npz"
 """The file with the weights of the agent's networks, from which `Agent.from_export` makes an agent."""
+AGENT_FACTS = "options", "own_networks", "newer_for_critics"
+"""The entries of `tfdpg.json` that belong to this file."""
 FORMAT = 2
 LOADED = ("saved_model.", "variables/")
 """The prefixes of the paths that a loader may read in the directory of a version."""

@@ -26,6 +26,7 @@ from tfdpg.export.verify import (
     in_session,
 )
 from tfdpg.exported import FORMAT, METADATA, ExportError, check_directory, new_directory, step, versions
+from tfdpg.exported.versions import AGENT_FACTS
 from tfdpg.formats import c, litert, onnx
 from tfdpg.ranges import OPSET, OPSETS
 
@@ -208,7 +209,8 @@ def convert(
             | ({"difference": found[name]} if name in found else {})
             for name, file in written.items()
         }
-        inherited = {key: value for key, value in source.metadata.items() if key not in ("files", "sha256")}
+        left_out = "files", "sha256", *AGENT_FACTS
+        inherited = {key: value for key, value in source.metadata.items() if key not in left_out}
         libraries = {name: importlib.metadata.version(name) for name in chosen.libraries}
         inherited |= {"format": FORMAT, "versions": source.metadata["versions"] | libraries}
         if REFERENCES in source.metadata["files"]:
