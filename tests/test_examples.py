@@ -7,6 +7,7 @@ import pytest
 import tfdpg
 from examples import offline, own_loop, own_networks, pixels
 from examples.demonstrations import compare as comparison
+from examples.fine_tuning import compare as fine_tuning
 from examples.smoothness import compare
 from tests.agents.roster import SMALL, brief, fit_briefly
 
@@ -79,3 +80,18 @@ def test_smoothness_is_the_change_of_actions_as_a_fraction_of_the_action_scale()
 def test_smoothness_is_compared():
     row = compare.train("Pendulum-v1", 40, 0.1, 0, episodes=1, **SMALL)
     assert row["smoothness"] == 0.1 and -2000 < row["return"] < 0 and 0 <= row["change"] <= 2
+
+
+@brief
+@pytest.mark.slow
+def test_fine_tuned_policies_are_compared(tmp_path, monkeypatch):
+    monkeypatch.setattr(fine_tuning, "RESULTS", tmp_path / "results.csv")
+    task = fine_tuning.TASKS["Pendulum-v1"]._replace(epochs=1, steps=20, every=20, episodes=1)
+    monkeypatch.setitem(fine_tuning.TASKS, "Pendulum-v1", task)
+    model = fine_tuning.exported("Pendulum-v1", tmp_path / "model", **SMALL)
+    for setting in fine_tuning.SETTINGS:
+        fine_tuning.append(fine_tuning.fine_tune("Pendulum-v1", model, setting, 0, steps=40, update_after=20))
+    found = fine_tuning.curves()["Pendulum-v1"]
+    assert list(found) == list(fine_tuning.SETTINGS)
+    first = {seeds[0][0] for seeds in found.values()}
+    assert len(first) == 1 and all([step for step, _ in seeds[0]] == [0, 20, 40] for seeds in found.values())

@@ -135,7 +135,7 @@ def draw() -> None:
             means = returns.mean(axis=0)
             each = ", ".join(f"{value:.0f}" for value in returns.min(axis=1))
             shown = f"{means[0]:.0f} | {means.min():.0f} | {each} | {statistics.fmean(returns[:, -1]):.0f}"
-            print(f"| {task} | {setting} | {shown} |".replace("-", "−").replace("Pendulum−", "Pendulum-"))
+            print(f"| {task} | {setting} | {shown.replace('-', '−')} |")
         axis.set_title(task)
         axis.set_xlabel("environment steps")
     axes[0, 0].set_ylabel("return")
