@@ -124,7 +124,7 @@ def draw() -> None:
     tasks = curves()
     style: Any = {**STYLE, "axes.grid": True}
     plt.rcParams.update(style)
-    figure, axes = plt.subplots(1, len(tasks), figsize=(3.6 * len(tasks), 3.4), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(1, len(tasks), figsize=(3.3 * len(tasks), 3.4), squeeze=False, layout="constrained")
     for axis, (task, settings) in zip(axes[0], tasks.items(), strict=True):
         for setting in SETTINGS:
             seeds = settings[setting]
