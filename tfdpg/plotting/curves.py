@@ -188,6 +188,7 @@ def settings(run: Path) -> dict[str, Any]:
         config |= {name: str(config[name]) for name in ("agent", "env")}
         kinds = Run, FitOptions, Distribution, OPTIONS.get(config["agent"].upper(), AgentOptions)
         defaults = {each.name: each.default for kind in kinds for each in options_of(kind) if not each.is_object}
+        defaults["from_"] = None  # as in runs of versions without it
         defaults["actors"] = None  # without rollout workers
         environment = {f"env:{name}": value for name, value in kwargs.items()}
         values = defaults | config | options | distribution | environment
