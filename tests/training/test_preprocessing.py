@@ -114,8 +114,14 @@ def acted(policy, episode):
     return np.array([policy(x) for x in episode]).reshape(len(episode), -1)
 
 
-@pytest.mark.parametrize("name", AGENTS)
-@pytest.mark.parametrize("kind", ["both", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("hold", "frames"))])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param(name, kind, marks=[pytest.mark.slow] * ((name, kind) != ("TD3", "both")))
+        for name in AGENTS
+        for kind in KINDS
+    ],
+)
 def test_every_form_of_a_policy_acts_as_the_agent(name, kind, tmp_path):
     agent = trained(name, kind)
     episode = observations()
@@ -391,7 +397,9 @@ def learned():
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "gelu")])
 
 
-@pytest.mark.parametrize("kind", ["alone", *KINDS])
+@pytest.mark.parametrize(
+    "kind", ["alone", "both", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("hold", "frames"))]
+)
 def test_a_model_of_the_user_preprocesses(kind, tmp_path):
     options = KINDS.get(kind, {})
     agent = AGENTS["TD3"](Sensors(), preprocess=units(), **options | EAGER)
