@@ -1,9 +1,4 @@
-"""`device` and Keras' dtype policy. Two logical CPUs represent two devices; a GPU is tested where one is available."""
-
-import os
-import shutil
-import subprocess
-import sys
+"""An unavailable `device`, and Keras' dtype policy. tests/test_gpu.py has the tests of several devices."""
 
 import keras
 import numpy as np
@@ -13,65 +8,23 @@ from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import AGENTS, EAGER
+from tests.commands import QUIET, train
 from tests.environments import Counter
 from tfdpg.components import minimize
 
-SESSION = """
-import sys, warnings
-import numpy as np, tensorflow as tf
-cpus = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-import tfdpg
-from tests.agents.roster import AGENTS
-from tests.environments import Counter
-
-device, directory, *names = sys.argv[1:]
-for name in names:
-    env = Counter()
-    agent = AGENTS[name](env, device=device, jit_compile=True, update_every=5)
-    agent.fit(env, epochs=1, steps_per_epoch=40, validation_env=Counter(), validation_episodes=1, verbose=0)
-    assert agent.updates >= 30
-    agent.save(f"{directory}/{name}")
-    for agent in (agent, tfdpg.load_agent(f"{directory}/{name}")):
-        networks = (agent.networks | agent.copies).values()
-        places = {variable.value.device for network in networks for variable in network.variables}
-        places |= {variable.value.device for optimizer in agent.optimizers.values() for variable in optimizer.variables}
-        places |= {agent.learner.counter.device}
-        assert len(places) == 1 and places.pop().lower().endswith(device), places
-        agent.learn(updates=2)
-    actions = agent.predict(np.ones((3, 2), np.float32))
-    policy = tfdpg.load(agent.export(f"{directory}/{name}-model"))
-    np.testing.assert_allclose(policy(np.ones((3, 2), np.float32)), actions, rtol=1e-4, atol=1e-5)
-    print(name)
-"""
-
-
-def run_agents(names, device, directory, hidden="-1"):
-    environment = dict(os.environ, CUDA_VISIBLE_DEVICES=hidden)
-    command = [sys.executable, "-c", SESSION, device, str(directory), *names]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert result.stdout.split() == list(names), result.stderr
-
-
-@pytest.mark.slow
-def test_variables_and_updates_are_on_the_second_cpu(tmp_path):
-    run_agents(list(AGENTS), "cpu:1", tmp_path)
-
-
-def gpus():
-    return shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout.strip()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not gpus(), reason="there is no GPU")
-def test_variables_and_updates_are_on_a_gpu(tmp_path):
-    run_agents(AGENTS, "gpu:0", tmp_path, hidden="0")
-
-
 @pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
 def test_an_unavailable_device_is_rejected(make):
-    with pytest.raises(ValueError, match="`device` must .*'cpu:0'.*device='gpu:0'"):
+    with pytest.raises(ValueError, match=r"`device` must .*'cpu:0'.*device='gpu:0'.*tensorflow\[and-cuda\].*leave out"):
         make(Counter(), device="gpu:0")
+    with pytest.raises(ValueError, match="`device` must .*device='cpu:7'$"):
+        make(Counter(), device="cpu:7")
+
+
+def test_the_command_line_names_the_remedy_where_there_is_no_gpu(tmp_path, capsys):
+    assert train("--run-dir", tmp_path / "run", "--device", "gpu:0", *QUIET) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("tfdpg: `device` must be") and "pip install 'tensorflow[and-cuda]'" in shown
+    assert shown.count("\n") == 1 and not (tmp_path / "run").exists()
 
 
 HALF_PRECISION = ["mixed_float16", "mixed_bfloat16"]

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdpg
+from tests.agents.roster import AGENTS
+from tests.environments import Counter
 from tests.export.runtimes import verify
+from tfdpg.export import verify as verification
 from tfdpg.exported import ExportError
 
 
@@ -39,3 +43,17 @@ def test_values_of_less_than_1_are_compared_as_if_1_were_the_largest(model):
     checked(model, [0.0, 0.01], 0.8e-5)
     with pytest.raises(ExportError, match="'pi' differs from the agent"):
         checked(model, [0.0, 0.01], 1.25e-5)
+
+
+def test_exports_are_verified_in_float32(tmp_path, monkeypatch):
+    """The rounding errors of TensorFloat-32, with which a GPU multiplies matrices by default, are too large."""
+    is_fast = tf.config.experimental.tensor_float_32_execution_enabled
+    compare = verification.compare
+    states = []
+    monkeypatch.setattr(verification, "compare", lambda *given: states.append(is_fast()) or compare(*given))
+    assert is_fast()
+    version = AGENTS["DDPG"](Counter()).export(tmp_path / "model")
+    assert states and not any(states) and is_fast()
+    states.clear()
+    tfdpg.export.convert(version, tmp_path / "onnx", "onnx")
+    assert states and not any(states) and is_fast()

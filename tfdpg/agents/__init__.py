@@ -41,7 +41,8 @@ def load_agent(
     Raises:
         FileNotFoundError: there is no saved agent.
         tfdpg.files.CheckpointError: a file is damaged, missing or of another checkpoint.
-        ValueError: `env` has other spaces than the agent; a change names an option that cannot change or does not
+        ValueError: this machine does not have the agent's `device`, so that another one must be among the changes;
+            `env` has other spaces than the agent; a change names an option that cannot change or does not
             exist; an object that was not saved, or is not trusted, is not passed again; or `agent_class` is another
             class.
 
@@ -58,7 +59,7 @@ def load_agent(
     from tfdpg.training.checkpoints.objects import why_missing
 
     find_class = functools.partial(_saved_class, directory, agent_class, trusted)
-    saved = checkpoint.read(directory, find_class, changes.get("device"), trusted)
+    saved = checkpoint.read(directory, find_class, changes, trusted)
     if env is not None:
         saved.spec.check(env)
     make: Any = saved.agent_class

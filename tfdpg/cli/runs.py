@@ -51,6 +51,7 @@ from tfdpg.distributed.plan import check, policy_for_workers, require_ray
 from tfdpg.environments import check_followed, check_trusted, close, is_real, make, make_envs
 from tfdpg.files import CHECKPOINT, CheckpointError
 from tfdpg.imports import call_for, import_user_module, shadowed, user_directories, user_modules
+from tfdpg.networks import UnavailableDeviceError, check_device
 from tfdpg.options import Structural
 from tfdpg.spec import Spec
 from tfdpg.training.callbacks import (
@@ -404,7 +405,8 @@ def load_checkpoint(run: Path, config: RunConfig, which: str, trusted: bool) -> 
         return _load_latest(run, config, trusted)
     if not files.is_version(which) or int(which) not in saved:
         raise ValueError(f"`--checkpoint` must be latest, best or one of {saved}. Received: {which!r}")
-    return load_agent(run / "checkpoints" / which, agent_class=agent_class(config.agent), trusted=trusted)
+    changes = _device_changes(config)
+    return load_agent(run / "checkpoints" / which, agent_class=agent_class(config.agent), trusted=trusted, **changes)
 
 
 def _load_latest(run: Path, config: RunConfig, trusted: bool, env: Any = None) -> Agent:
@@ -424,7 +426,7 @@ def _load_latest(run: Path, config: RunConfig, trusted: bool, env: Any = None) -
     damaged = []
     for steps in reversed(export.versions(run / "checkpoints")):
         directory = run / "checkpoints" / str(steps)
-        changes = {} if env is None else _changes(directory, config)
+        changes = _device_changes(config) if env is None else _changes(directory, config)
         try:
             agent = load_agent(directory, env, agent_class=kind, trusted=trusted, **changes)
         except (CheckpointError, FileNotFoundError) as error:
@@ -437,6 +439,17 @@ def _load_latest(run: Path, config: RunConfig, trusted: bool, env: Any = None) -
                 directory.rename(directory.with_name(f"{directory.name}.damaged-{number}"))
         return agent
     raise damaged[0][1]
+
+
+def _device_changes(config: RunConfig) -> dict[str, None]:
+    """Return the change of options with which a policy runs on a machine without the device of its run."""
+    device = config.agent_options.get("device")
+    try:
+        check_device(device, {})
+    except UnavailableDeviceError:
+        print(f"This machine does not have device={device!r}, so the policy runs without it.", file=sys.stderr)
+        return {"device": None}
+    return {}
 
 
 def _changes(checkpoint: Path, config: RunConfig) -> dict[str, Any]:

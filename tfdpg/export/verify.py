@@ -312,6 +312,20 @@ def in_session(directory: Path, trusted: bool = False) -> Iterator[Run]:
 
 
 @contextlib.contextmanager
+def in_float32() -> Iterator[None]:
+    """Let a GPU multiply matrices in float32 inside the context, not in TensorFloat-32.
+
+    The rounding errors of TensorFloat-32, which is TensorFlow's default, are larger than the tolerances.
+    """
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+@contextlib.contextmanager
 def quiet(library: str, below: int) -> Iterator[None]:
     """Suppress a library's log messages below a level."""
     logger = logging.getLogger(library)

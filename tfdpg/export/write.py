@@ -106,13 +106,14 @@ def write(
         cases = _cases(spec, signatures, few)
         half_precision = any(map(in_half_precision, called))
         references = {name: signature.reference(spec) for name, signature in signatures.items()}
-        _verify(scratch, spec, networks["policy"], signatures, references, cases, few, recurrent_spec, half_precision)
-        if actor is not None:
-            _write_numpy_policy(scratch / NUMPY_POLICY, actor, critics, references, cases)
+        with verify.in_float32():
+            _verify(scratch, spec, networks["policy"], signatures, references, cases, few, recurrent_spec, half_precision)
+            if actor is not None:
+                _write_numpy_policy(scratch / NUMPY_POLICY, actor, critics, references, cases)
+            write_references(scratch / REFERENCES, signatures, references, examples, recurrent_spec, half_precision)
         if weights:
             np.savez(scratch / AGENT_WEIGHTS, **cast(Any, weights))
         write_warmup(scratch, directory.resolve().name, cases)
-        write_references(scratch / REFERENCES, signatures, references, examples, recurrent_spec, half_precision)
         if statistics is not None:
             (scratch / STATISTICS).write_text(to_text(statistics))
         values = [name for name, each in functions.items() if is_value(name, each.structured_outputs)]

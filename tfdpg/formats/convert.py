@@ -23,6 +23,7 @@ from tfdpg.export.verify import (
     check_missing,
     check_nonfinite,
     differences,
+    in_float32,
     in_session,
 )
 from tfdpg.exported import FORMAT, METADATA, ExportError, check_directory, new_directory, step, versions
@@ -175,6 +176,7 @@ def convert(
     expected = dict(references or {})
     with contextlib.ExitStack() as stack:
         stack.enter_context(_as_export_error(format))
+        stack.enter_context(in_float32())
         source = Source(version, batch, trusted)
         scratch = stack.enter_context(new_directory(target.parent, target))
         if not expected.keys() >= source.cases.keys() or quantize is not None and observations is None:

@@ -6,7 +6,7 @@ Networks receive raw observations and actions in the environment's units, and re
 from tfdpg.networks.actor import PolicyInference, flat_weights
 from tfdpg.networks.builders import check_encoder, check_given, critic_network, policy_network
 from tfdpg.networks.critics import Critics, per_critic
-from tfdpg.networks.device import check_device
+from tfdpg.networks.device import UnavailableDeviceError, check_device
 from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.embeddings import (
     AvgL1Norm,
@@ -57,6 +57,7 @@ __all__ = [
     "Mixture",
     "Normalizer",
     "TransitionBatch",
+    "UnavailableDeviceError",
     "Value",
     "policy_network",
     "action_encoder",

@@ -24,6 +24,7 @@ import tensorflow as tf
 from tfdpg import files
 from tfdpg.compat.keras import flatten_layers, quiet_build
 from tfdpg.files import CHECKPOINT, CheckpointError
+from tfdpg.networks import UnavailableDeviceError, check_device
 from tfdpg.options import BuiltIn, Unsaved
 from tfdpg.replay import segments
 from tfdpg.spec import Spec
@@ -121,7 +122,7 @@ def save(
 
 
 def read(
-    directory: str | Path, find_class: Callable[[Any], type], device: str | None = None, trusted: bool = False
+    directory: str | Path, find_class: Callable[[Any], type], changes: Mapping[str, Any], trusted: bool = False
 ) -> Saved:
     """Read and verify a checkpoint, and build its custom networks.
 
@@ -129,12 +130,13 @@ def read(
         directory: the directory of the checkpoint.
         find_class: finds the agent's class from its recorded name. It is called before networks are loaded, because
             the module of a user's class may register the user's layers.
-        device: the device for the networks; None takes the one that they were on.
+        changes: new values of options; `device` says where the networks are from now on.
         trusted: whether to import callables, and to follow links and paths, that the files name.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
         CheckpointError: a file is damaged, missing, changed, or of another checkpoint; the message names it.
+        tfdpg.networks.UnavailableDeviceError: this process does not have the device of the networks.
     """
     directory, description = _read_description(directory, trusted)
     agent_class = find_class(description.get("agent"))
@@ -143,7 +145,7 @@ def read(
         arguments = {name: from_json(value, trusted) for name, value in description["arguments"].items()}
         if arguments.get("replay_dir") is not None and not trusted:
             arguments["replay_dir"] = untrusted(arguments["replay_dir"])
-        with tf.device(device or arguments["device"]):
+        with tf.device(check_device({**arguments, **changes}["device"], {})):
             own = {name: paths[f"{name}.keras"] for name in description["custom_networks"]}
             networks = {name: _load_network(file, description, directory) for name, file in own.items()}
         variables = _read_arrays(paths["variables.npz"])
@@ -156,6 +158,13 @@ def read(
         return Saved(*built, variables, replay, rows, saved_segments)
     except CheckpointError:
         raise
+    except UnavailableDeviceError as error:
+        if "device" in changes:
+            raise
+        fault = str(error).rstrip(".")
+        raise UnavailableDeviceError(
+            f"The saved agent in {directory} was on another device: {fault}. Load it with a `device` of this machine."
+        ) from error
     except Exception as error:
         raise CheckpointError(f"The saved agent in {directory} cannot be loaded: {error!r}") from error
 
