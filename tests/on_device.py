@@ -16,7 +16,7 @@ import tensorflow as tf
 from tests.agents.roster import AGENTS, EACH, fit_briefly
 from tests.environments import Counter
 from tests.same_updates import image_encoder, pendulum_image
-from tests.training.test_flat_state import is_flat, train_in_own_loop
+from tests.training.test_flat_state import assert_same, is_flat, train_in_own_loop
 from tfdpg.compat.tensorflow import saved_model_from_bytes
 
 ALL = AGENTS | {
@@ -155,6 +155,35 @@ def minibatches(device, directory, *names):
         agent.learn(updates=2)
         check_places(agent, device)
         print(name)
+
+
+def replay(device, directory, *names):
+    """Training is the same with the replay buffer on the device, whose rows are those of the host."""
+    tf.config.experimental.enable_op_determinism()
+    options = {"TD3": {}, "TD7": {"replay": "lap"}, "n_step": {"n_step": 3, "replay_size": 40}}
+    for name in names:
+        kind = "TD3" if name == "n_step" else name
+        agents = [make(kind, device, **options[name], replay_device=place) for place in (None, device)]
+        for agent in agents:
+            fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=60)
+            assert agent.updates == 50
+        assert_same(*agents)
+        rows = agents[1].data.device_replay.rows
+        held = agents[1].replay.transition_slots()
+        assert rows.device.lower().endswith(device)
+        np.testing.assert_array_equal(rows.numpy()[held], agents[1].replay.rows[held, :-1], strict=True)
+        print(name)
+
+
+def replay_with_xla(device, directory, *names):
+    """Training by `fit` with XLA is the same except for rounding."""
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    agents = [make("TD3", device, jit_compile=True, replay_device=place) for place in (None, device)]
+    for agent in agents:
+        fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=60)
+        assert is_flat(agent)
+    check_close(*agents)
+    print("replay")
 
 
 def command(device, directory, *words):

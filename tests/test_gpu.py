@@ -74,6 +74,12 @@ def test_minibatches_reach_the_device_unchanged(device, tmp_path):
 
 
 @on_each_device
+def test_training_is_the_same_with_the_replay_buffer_on_the_device(device, tmp_path):
+    assert run("replay", device, tmp_path, "TD3", "TD7", "n_step") == ["TD3", "TD7", "n_step"]
+    assert run("replay_with_xla", device, tmp_path) == ["replay"]
+
+
+@on_each_device
 def test_two_processes_share_a_device(device, tmp_path):
     processes = [start("train", device, tmp_path / which, "TD3") for which in "ab"]
     assert [finish(process) for process in processes] == [["TD3"], ["TD3"]]
@@ -82,15 +88,18 @@ def test_two_processes_share_a_device(device, tmp_path):
 @on_each_device
 def test_a_run_of_a_device_is_evaluated_exported_and_resumed_without_it(device, tmp_path, capsys):
     own = tmp_path / "runs/seed-0"
-    words = ["--env", "tests.environments:Counter", *TINY, *SHORT, *EAGER, "--device", device]
-    run("command", device, tmp_path, "train", "ddpg", *words, "--run-dir", str(own.parent))
+    words = ["--env", "tests.environments:Counter", *TINY, *SHORT, *EAGER]
+    places = ["--device", device, "--replay-device", device, "--run-dir", str(own.parent)]
+    run("command", device, tmp_path, "train", "ddpg", *words, *places)
     saved = sorted(path.name for path in (own / "checkpoints").iterdir())
     for command in (["evaluate", str(own), "--episodes", "1"], ["export", str(own), str(tmp_path / "model")]):
         assert cli.main([*command, "--checkpoint", "latest"]) == 0
-        assert f"This machine does not have device='{device}', so the policy runs without it." in capsys.readouterr().err
+        assert f"does not have device='{device}', so the policy runs without it." in capsys.readouterr().err
     resume = ["train", "--resume", str(own), "--epochs", "3"]
     assert cli.main(resume) == 1
     shown = capsys.readouterr().err
     assert "was on another device" in shown and f"device='{device}'" in shown and "`device` of this machine" in shown
     assert sorted(path.name for path in (own / "checkpoints").iterdir()) == saved  # none counts as damaged
-    assert cli.main([*resume, "--device", "cpu:0"]) == 0
+    assert cli.main([*resume, "--device", "cpu:0"]) == 1
+    assert "`replay_device` must be None or the same as `device`" in capsys.readouterr().err
+    assert cli.main([*resume, "--device", "cpu:0", "--replay-device", "None"]) == 0

@@ -354,6 +354,8 @@ class Minibatches:
         unpack: makes the `batch` of `Agent.update` from the packed arrays of a minibatch; called in the compiled call.
         pack: packs the arrays of `Agent.train_on_batch`, by name, in the same way as sampled ones.
         batch_elements: the number of elements of a minibatch: transitions, steps of sequences, or windows.
+        replay_device: the device of a copy of the replay buffer, from which updates take minibatches of transitions;
+            None sends it the minibatches.
     """
 
     replay: ReplayBuffer
@@ -361,6 +363,7 @@ class Minibatches:
     unpack: Callable[[tuple[tf.Tensor, ...]], Any]
     pack: Callable[[Mapping[str, Any]], Packed]
     batch_elements: int
+    replay_device: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

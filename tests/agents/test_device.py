@@ -12,6 +12,7 @@ from tests.commands import QUIET, train
 from tests.environments import Counter
 from tfdpg.components import minimize
 
+
 @pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
 def test_an_unavailable_device_is_rejected(make):
     with pytest.raises(ValueError, match=r"`device` must .*'cpu:0'.*device='gpu:0'.*tensorflow\[and-cuda\].*leave out"):

@@ -160,6 +160,8 @@ def minibatches(
     gamma = options.gamma
     names = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
     sampling = {name: getattr(options, name) for name in (*names, "seed", "n_step", "gamma")} | {**sampling}
+    if options.replay_device is not None and "uint8" in spec.groups:
+        raise options.conflict("`replay_device` is for observations without images.", "replay_device")
     if cells is None:
         if options.her is not None:
             check_goals(spec)
@@ -171,6 +173,7 @@ def minibatches(
             unpack=functools.partial(unpack_transitions, spec),
             pack=functools.partial(pack_transitions, spec, batch, gamma),
             batch_elements=batch,
+            replay_device=options.replay_device,
         )
     recurrent_spec = cells.recurrent_spec
     part = {"burn_in": options.burn_in, "length": options.sequence_length}

@@ -448,7 +448,7 @@ def _device_changes(config: RunConfig) -> dict[str, None]:
         check_device(device, {})
     except UnavailableDeviceError:
         print(f"This machine does not have device={device!r}, so the policy runs without it.", file=sys.stderr)
-        return {"device": None}
+        return {name: None for name in ("device", "replay_device") if name in config.agent_options}
     return {}
 
 

@@ -7,11 +7,10 @@ import tensorflow as tf
 
 from tfdpg.arguments import reject
 
-
 NO_GPU = (
     "TensorFlow finds no GPU. Install the driver of an NVIDIA GPU, and CUDA's libraries with `pip install "
-    "'tensorflow[and-cuda]'`; the environment variable CUDA_VISIBLE_DEVICES must not hide the GPU. Without a GPU, leave "
-    "out `device`, or pass 'cpu:0'."
+    "'tensorflow[and-cuda]'`; the environment variable CUDA_VISIBLE_DEVICES must not hide the GPU. Without a GPU, "
+    "leave out `device`, or pass 'cpu:0'."
 )
 
 

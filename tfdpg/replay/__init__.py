@@ -11,7 +11,7 @@ from tfdpg.replay.minibatches import (
 from tfdpg.replay.recorder import Recorder
 from tfdpg.replay.samplers import make_sampler
 from tfdpg.replay.sequences import SequenceLayout, pack_sequence
-from tfdpg.replay.transitions import TransitionLayout, return_range
+from tfdpg.replay.transitions import TransitionLayout, return_range, transition_outcomes
 from tfdpg.replay.uniform import Sampler
 from tfdpg.replay.windows import WindowLayout
 
@@ -30,6 +30,7 @@ __all__ = [
     "pack_sequence",
     "return_range",
     "make_sampler",
+    "transition_outcomes",
     "sequence_minibatches",
     "transition_minibatches",
     "window_minibatches",

@@ -32,9 +32,12 @@ class MinibatchBuilder:
         gamma: discount factor of one step.
         summarise: combines the TD errors of a row, if there are several; None if there is one.
         hindsight: chooses new goals for rows before they are packed; None keeps the goals.
+        n_step: the number of steps of a transition; None if minibatches are of something else.
 
     Attributes:
         buffer: the replay buffer of the sampler.
+        gamma: as given.
+        n_step: as given.
         hindsight: as given.
     """
 
@@ -45,10 +48,12 @@ class MinibatchBuilder:
         gamma: float,
         summarise: Summarise | None = None,
         hindsight: Hindsight | None = None,
+        n_step: int | None = None,
     ):
         self.sampler = sampler
         self.buffer = sampler.buffer
         self.gamma = gamma
+        self.n_step = n_step
         self._pack = pack
         self._summarise = summarise
         self.hindsight = hindsight
@@ -120,7 +125,8 @@ def transition_minibatches(
     """
     pack = functools.partial(gather_transitions, n_step=n_step, gamma=gamma)
     hindsight = None if her is None else Hindsight(buffer, her, her_ratio, seed)
-    return MinibatchBuilder(make_sampler(buffer, seed=seed, **sampling), pack, gamma, hindsight=hindsight)
+    sampler = make_sampler(buffer, seed=seed, **sampling)
+    return MinibatchBuilder(sampler, pack, gamma, hindsight=hindsight, n_step=n_step)
 
 
 def sequence_minibatches(

@@ -74,12 +74,10 @@ def gather_transitions(
     first = slots.ravel()
     rows = buffer.rows.take(first, axis=0)
     outcome = functools.partial(_stored_outcome, buffer) if relabelled is None else relabelled.outcome
-    reward, discount, terminated, last = _n_step_returns(buffer, first, outcome, n_step, gamma)
     packed = np.empty((len(first), layout.width), np.float32)
     packed[:, : layout.reward] = rows[:, :-1]
-    packed[:, layout.reward] = reward
-    packed[:, layout.discount] = discount * ~terminated
-    packed[:, layout.weight] = 1.0 if weights is None else weights.ravel()
+    outcomes = packed[:, layout.reward : layout.weight + 1]
+    last = _write_outcomes(outcomes, buffer, first, outcome, n_step, gamma, weights)
     packed[:, layout.next_observation] = buffer.rows.take(last, axis=0)[:, : buffer.obs_width]
     if relabelled is not None:
         relabelled.write_goals(packed[:, layout.observation])
@@ -89,6 +87,43 @@ def gather_transitions(
         return chunk
     images = np.concatenate([buffer.images.take(first, axis=0), buffer.images.take(last, axis=0)], axis=1)
     return (*chunk, images.reshape(*slots.shape, -1))
+
+
+def transition_outcomes(
+    buffer: ReplayBuffer, slots: np.ndarray, n_step: int, gamma: float, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `gather_transitions` computes for transitions, without their observations and actions.
+
+    Args:
+        buffer: the replay buffer.
+        slots: slots of rows with a successor, `[n]`.
+        n_step: n, at least 1.
+        gamma: discount factor of one step.
+        weights: weights in the critic's loss, of n elements; None for 1.
+
+    Returns:
+        The slots of the rows after the last steps, `[n]`, and the rewards, discounts and weights, float32 `[n, 3]`.
+    """
+    outcomes = np.empty((len(slots), 3), np.float32)
+    outcome = functools.partial(_stored_outcome, buffer)
+    return _write_outcomes(outcomes, buffer, slots, outcome, n_step, gamma, weights), outcomes
+
+
+def _write_outcomes(
+    outcomes: np.ndarray,
+    buffer: ReplayBuffer,
+    first: np.ndarray,
+    outcome: "Outcome",
+    n_step: int,
+    gamma: float,
+    weights: np.ndarray | None,
+) -> np.ndarray:
+    """Write rewards, discounts and weights to `outcomes`, `[n, 3]`; return the slots of the rows after the steps."""
+    reward, discount, terminated, last = _n_step_returns(buffer, first, outcome, n_step, gamma)
+    outcomes[:, 0] = reward
+    outcomes[:, 1] = discount * ~terminated
+    outcomes[:, 2] = 1.0 if weights is None else weights.ravel()
+    return last
 
 
 Outcome = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tfdpg.acting import BehaviourPolicy, Preprocessing, RecurrentSpec, RecurrentState, RunningStatistics
 from tfdpg.compat.keras import flatten_layers
@@ -19,6 +20,7 @@ from tfdpg.replay.minibatches import Gather, MinibatchBuilder
 from tfdpg.spec import Packed
 from tfdpg.training.environment.collector import Collector
 from tfdpg.training.lateness import Lateness
+from tfdpg.training.learning.device_replay import DeviceReplay
 
 EXAMPLE_ROWS = 2000
 """The number of rows of an invented episode, which must be longer than the sequences of minibatches."""
@@ -43,6 +45,8 @@ class AgentData:
         replay: the replay buffer.
         may_grow: whether `fit_offline` makes the replay buffer larger if its data does not fit.
         minibatch_builder: samples minibatches from the replay buffer.
+        device_replay: the replay buffer on the device of the updates, from which these take minibatches; None if they
+            receive the minibatches of `sample`.
         demonstrations: what minibatches are mixed with in this `fit`; None outside of it, or if there are none.
         demonstrations_state: the state of those of the last `fit`, as arrays; empty if there were none.
         make_minibatch_builder: makes another such object for any replay buffer.
@@ -78,6 +82,8 @@ class AgentData:
         self.may_grow = not options.is_changed("replay_size")
         self.make_minibatch_builder = minibatches.make_minibatch_builder
         self.minibatch_builder = minibatches.make_minibatch_builder(minibatches.replay)
+        place = minibatches.replay_device
+        self.device_replay = None if place is None else DeviceReplay(self.minibatch_builder, place)
         self.demonstrations: Demonstrations | None = None
         self.demonstrations_state: dict[str, np.ndarray] = {}
         self.pack = minibatches.pack
@@ -147,6 +153,8 @@ class AgentData:
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """Inside the context, one thread collects data and another one learns."""
+        if self.device_replay is not None:
+            self.device_replay.refuse("Real-time training")
         buffers = [builder.buffer for builder in self._builders]
         self.lock = threading.RLock()
         for buffer in buffers:
@@ -172,6 +180,8 @@ class AgentData:
     @contextlib.contextmanager
     def mixed_with(self, demonstrations: Demonstrations, ratio: float, joins: bool) -> Iterator[None]:
         """Inside the context, a share of each minibatch are demonstrations, to which steps of an operator may join."""
+        if self.device_replay is not None:
+            self.device_replay.refuse("Training with demonstrations")
         with demonstrations.mixed_with(self.minibatch_builder, ratio):
             self.demonstrations = demonstrations
             self.collector.joined = demonstrations if joins else None
@@ -202,6 +212,18 @@ class AgentData:
                     packed = gather()
         return packed, rows
 
+    def sample_for_update(self, update: int, count: int) -> tuple[Packed, np.ndarray]:
+        """Return what the compiled updates receive of minibatches, and the slots; see `sample`."""
+        if self.device_replay is None:
+            return self.sample(update, count)
+        rows, weights = self.minibatch_builder.sampler.sample(update, count)
+        self.device_replay.update()
+        return self.device_replay.pack(rows, weights), rows
+
+    def unpack_for_update(self, packed: tuple[tf.Tensor, ...]) -> Any:
+        """Return the minibatch that `Agent.update` receives, of what `sample_for_update` packed for it."""
+        return self.unpack(packed if self.device_replay is None else self.device_replay.gather(*packed))
+
     def _sample(self, update: int, count: int) -> tuple[Gather, np.ndarray]:
         own = self.minibatch_builder
         sample = own.sample if self.demonstrations is None else functools.partial(self.demonstrations.sample, own)
@@ -222,7 +244,9 @@ class AgentData:
         return min(low), max(high)
 
     def example(self, minibatches: int) -> Packed:
-        """Return minibatches of invented transitions, which have the shapes of real ones."""
+        """Return minibatches of invented transitions, which have the shapes of those for updates."""
+        if self.device_replay is not None:
+            return self.device_replay.example(minibatches, self.options.batch_size)
         replay = self.replay.like(EXAMPLE_ROWS)
         spec = self.spec
         observation = tuple(np.zeros((EXAMPLE_ROWS, w), g) for g, w in zip(spec.groups, spec.widths, strict=True))
@@ -237,6 +261,8 @@ class AgentData:
 
     def grow(self, rows: int) -> None:
         """Let the replay buffer hold this number of rows, which becomes the option `replay_size`."""
+        if self.device_replay is not None:
+            self.device_replay.refuse(f"A replay buffer that grows to replay_size={rows}, unless that is given,")
         sampler = self.minibatch_builder.sampler
         state = sampler.state()
         self.replay.resize(rows)

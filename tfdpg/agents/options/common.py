@@ -251,6 +251,9 @@ class OffPolicyOptions(AgentOptions):
     `compute_reward` gives the new rewards. None keeps the goals."""
     her_ratio: Annotated[Fraction, Only(her=("future", "final", "episode"))] = 0.8
     """probability that a sampled transition gets a new goal, in [0, 1]."""
+    replay_device: str | None = None
+    """device that also holds the observations and actions of the replay buffer, so that minibatches are not sent to it;
+    the same as `device`, such as "gpu:0". Training is the same. None sends the minibatches."""
 
     CUSTOM_NETWORKS: ClassVar = Group(OBJECTS, Structural, Unsaved)
 
@@ -279,6 +282,7 @@ class OffPolicyOptions(AgentOptions):
                 "`epochs_per_round` passes over all rows, which leaves no place for priorities.",
                 *("epochs_per_round", "replay"),
             )
+        self._check_replay_device()
         if self.her is not None and self.reward_shaper is not None:
             raise self.conflict(
                 "`her` computes the rewards of new goals with the environment's `compute_reward`, which does not know "
@@ -292,6 +296,16 @@ class OffPolicyOptions(AgentOptions):
         if self.critics == 2 and (self.q1 is None) != (self.q2 is None):
             raise ValueError(f"`q1` and `q2` go together. Received: q1={self.q1!r}, q2={self.q2!r}")
         self._check_networks()
+
+    def _check_replay_device(self) -> None:
+        if self.replay_device is None:
+            return
+        if self.replay_device != self.device:
+            raise self.conflict("`replay_device` must be None or the same as `device`.", "replay_device", "device")
+        if self.her is not None:
+            raise self.conflict("`replay_device` has no place for the new goals of `her`.", "replay_device", "her")
+        if self.recurrent is not None:
+            raise self.conflict("`replay_device` is for transitions, not sequences.", "replay_device", "recurrent")
 
     def _check_networks(self) -> None:
         if self.norm == "batch" and self.batch_size < 2:

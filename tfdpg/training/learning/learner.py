@@ -246,6 +246,8 @@ class Learner:
 
     def update_on_batch(self, packed: Packed) -> dict[str, float]:
         """Make one update on a packed minibatch, `[1, batch, ...]`; return its metrics and `loss`."""
+        if self._data.device_replay is not None:
+            self._data.device_replay.refuse("An update with given transitions")
         self.synchronize()
         for prepare in self._before:
             prepare(self._local_replay)
@@ -274,7 +276,8 @@ class Learner:
         self._show = show
         self._is_flat = is_allowed and self._may_be_flat and profits_from_flat_state(networks, data)
         uses_td_errors = data.minibatch_builder.sampler.uses_td_errors
-        may_hold = not (self._before or self._after or data.normalizers or uses_td_errors)
+        others = self._before or self._after or data.normalizers or data.device_replay  # its rows may be overwritten
+        may_hold = not (others or uses_td_errors)
         holds = self._is_flat and may_hold and self._policy_period <= LARGEST_CHUNK
         self._period = self._policy_period if holds else 1
         if self._is_flat:
@@ -447,7 +450,7 @@ class _LocalReplay:
             self._data.write_statistics()
 
     def sample(self, update: int, count: int) -> Packed:
-        packed, self._rows = self._data.sample(update, count)
+        packed, self._rows = self._data.sample_for_update(update, count)
         return packed
 
     def update_priorities(self, errors: np.ndarray) -> None:

@@ -88,7 +88,7 @@ class CompiledUpdates:
         acting = data.actor.weights_from
 
         def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            batch = data.unpack(tuple(part[i] for part in packed))
+            batch = data.unpack_for_update(tuple(part[i] for part in packed))
             values = self._update(batch)
             self.delays_policy = in_flat_state() and not are_assigned(() if acting is None else acting.weights)
             row = tf.stack([values[metric.name] for metric in self._metrics])
@@ -146,7 +146,9 @@ class CompiledUpdates:
         variables = {id(variable.handle): variable for variable in self._concrete.variables}
         if any(id(each) not in variables for each in self._concrete.captured_inputs):
             return
-        before = [(variable, np.array(variable)) for variable in variables.values()]
+        replay = self._data.device_replay
+        changed = [variable for variable in variables.values() if replay is None or variable is not replay.rows]
+        before = [(variable, np.array(variable)) for variable in changed]
         self._call(sample(self._chunk), self._chunk)
         for variable, value in before:
             variable.assign(value)
