@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import os
 import warnings
@@ -21,7 +22,9 @@ def pytest_configure(config):
         warnings.simplefilter("ignore")  # of the libraries' own imports
         import keras  # noqa: F401
         import tensorflow as tf
-        import tensorflow_serving.apis  # noqa: F401
+
+        with contextlib.suppress(ImportError):  # a machine that only runs the tests of a GPU does not need it
+            import tensorflow_serving.apis  # noqa: F401
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     gc.freeze()  # half a million objects of the libraries, which live to the end and need not be looked at again

@@ -82,7 +82,7 @@ def move(device, directory, *names):
     import tfdpg
 
     for name in names:
-        agent = tfdpg.load_agent(directory / name, device=device, jit_compile=device == "gpu:0")
+        agent = tfdpg.load_agent(directory / name, device=device, jit_compile=False)
         check_places(agent, device)
         agent.export(directory / f"{name}-moved")
         with tf.device("cpu:0"):

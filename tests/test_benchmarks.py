@@ -2,10 +2,14 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
+from tensorflow.python.framework import op_callbacks
 
 from tfdpg.agents.options import OPTIONS
 from tfdpg.recipes import AGENTS, RECIPES
@@ -27,6 +31,14 @@ def throughput(monkeypatch):
     import throughput
 
     return throughput
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import gpu
+
+    return gpu
 
 
 @pytest.fixture
@@ -129,3 +141,87 @@ def test_mistakes_are_said_before_and_failures_behind_what_failed(throughput, tm
     with pytest.raises(SystemExit, match=r"needs.py --child x failed.*\[benchmark\]"):
         throughput.pinned.in_pinned_process(str(tmp_path / "needs.py"), sorted(os.sched_getaffinity(0)), "--child", "x")
     assert "No module named 'no_such_library'" in capfd.readouterr().err
+
+
+def test_the_matrix_products_of_an_update_are_those_that_it_computes(gpu):
+    agent = gpu.filled_agent(16, 8, "cpu:0", None, 1000)
+    computed = []
+
+    def note(kind, inputs, attributes, outputs, *rest):
+        if kind == "MatMul":
+            parameters = dict(zip(attributes[::2], attributes[1::2], strict=True))
+            inner = inputs[0].shape[0 if parameters["transpose_a"] else 1]
+            computed.append(2 * inner * int(np.prod(outputs[0].shape)))
+
+    batch = agent.data.unpack(tuple(tf.constant(part[0]) for part in agent.data.example(1)))
+    op_callbacks.add_op_callback(note)
+    try:
+        agent.update(batch, tf.constant(gpu.POLICY_DELAY, tf.int64))
+    finally:
+        op_callbacks.remove_op_callback(note)
+    assert sum(computed) == gpu.flops(16, 8, policy_delay=1)
+    always = [product.flops for product in gpu.matrix_products(16, 8) if product.times >= 1]
+    rest = gpu.flops(16, 8, policy_delay=1) - sum(always)
+    assert gpu.flops(16, 8) == sum(always) + rest / gpu.POLICY_DELAY
+
+
+def test_the_bytes_of_an_update_are_those_that_are_sent(gpu):
+    for place in (None, "cpu:0"):
+        agent = gpu.filled_agent(16, 8, "cpu:0", place, 1000)
+        packed, _ = agent.data.sample_for_update(0, 3)
+        assert sum(part.nbytes for part in packed) == 3 * gpu.bytes_sent(8, place is not None)
+
+
+def test_the_report_of_a_gpu_compares_it_with_one_core(gpu):
+    size = {"part": "updates", "width": 1024, "batch": 2048}
+    there = {"place": "gpu:0", "tf32": True}
+    work = gpu.flops(1024, 2048)
+    records = [
+        {"part": "tests", "status": 0, "said": "7 passed"},
+        {"part": "rates", **there, "flops_per_second": 100 * work},
+        size | there | {"replay": "host", "updates_per_second": 20.0, "peak_device_bytes": 2_000_000},
+        size | there | {"replay": "device", "updates_per_second": 40.0, "peak_device_bytes": 3_000_000},
+        size | {"place": "one core", "updates_per_second": 1.0},
+        size | {"place": "all cores", "left_out": "it is slow"},
+        {"part": "steps", **there, "replay": "host", "steps_per_second": 500.0},
+        {"part": "steps", "place": "one core", "steps_per_second": 700.0},
+    ]
+    text = gpu.report(records, "gpu:0")
+    assert "| 1024 | 2,048 | 50.3 | 20 | 40 | 1 |  |" in text
+    assert "gpu:0, TF32 on, replay on device is 40 times as fast as one core (reaches the goal of 20)" in text
+    assert "takes 2.5 times as long as its matrix products" in text and "(reaches the goal of at most 3)" in text
+    assert "500 steps/s on gpu:0, slower than: stay on the CPU (700 steps/s)" in text
+    assert "3 MB: gpu:0, TF32 on, replay on device, width 1024, batch 2,048" in text
+    records[3]["updates_per_second"] = 10.0
+    lines = gpu.verdicts(records, "gpu:0")
+    assert "host is 20 times" in lines[0] and "5 times" in lines[1] and "misses the goal of at most 3" in lines[1]
+
+
+def test_estimates_show_where_a_gpu_pays(gpu):
+    assert gpu.estimate(64, 64, True) > gpu.estimate_on_core(64, 64)
+    assert 20 * gpu.estimate(1024, 2048, True) < gpu.estimate_on_core(1024, 2048)
+    for batch in (256, 16384):
+        assert gpu.estimate(256, batch, True) < gpu.estimate(256, batch, False)
+
+
+def test_what_was_measured_is_not_measured_again(gpu):
+    arguments = gpu.with_defaults(gpu.parser().parse_args(["--quick", "--batches", "8", "16"]))
+    place = {"place": "one core"}
+    assert [each["batch"] for each in gpu.missing([], "updates", place, arguments)] == [8, 16]
+    records = [{"part": "updates", "place": "one core", "width": 16, "batch": 8, "updates_per_second": 3.0}]
+    assert gpu.missing(records, "updates", place, arguments) == [{"part": "updates", **place, "width": 16, "batch": 16}]
+    assert len(gpu.missing(records, "updates", {"place": "all cores"}, arguments)) == 2
+    assert gpu.missing(records, "steps", place, arguments) == [{"part": "steps", **place}]
+
+
+@pytest.mark.slow
+def test_measurements_on_a_device_are_saved(tmp_path):
+    command = [sys.executable, str(FOLDER / "gpu.py"), "--quick", "--device", "cpu:0", "--part", "rates"]
+    results = []
+    for _ in range(2):
+        subprocess.run([*command, "--out", str(tmp_path / "out")], check=True, capture_output=True)
+        results.append((tmp_path / "out.json").read_text())
+    assert results[0] == results[1]
+    assert [record["tf32"] for record in json.loads(results[0])] == [True, False]
+    assert all(record["flops_per_second"] > 1e8 for record in json.loads(results[0]))
+    assert "flops_per_second" in (tmp_path / "out.md").read_text()

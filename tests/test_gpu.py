@@ -1,6 +1,6 @@
 """What depends on `device`, on a GPU where there is one, and elsewhere on the second of two logical CPUs.
 
-    python -m pytest -m gpu tests
+    python -m pytest -m gpu tests/test_gpu.py
 
 Each test starts processes that run functions of tests/on_device.py.
 """
@@ -17,7 +17,9 @@ from tests import on_device
 from tests.commands import EAGER, SHORT, TINY
 from tfdpg import cli
 
-NVIDIA = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout.strip()
+NVIDIA = Path("/dev/nvidia0").exists() or (
+    shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout.strip()
+)
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not NVIDIA, reason="there is no GPU")]
 SECOND_CPU = pytest.param("cpu:1", marks=pytest.mark.slow)
 on_each_device = pytest.mark.parametrize("device", [SECOND_CPU, pytest.param("gpu:0", marks=GPU)])

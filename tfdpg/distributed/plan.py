@@ -62,7 +62,7 @@ def check(agent: "Agent", options: Distribution) -> None:
         )
     if not options.replay_shards:
         return
-    for name in ("reward_shaper", "recorders", "epochs_per_round", "her"):
+    for name in ("reward_shaper", "recorders", "epochs_per_round", "her", "replay_device"):
         if agent.options.is_changed(name) and chosen[name] not in ((), []):
             raise ValueError(f"`replay_shards` must be 0 with `{name}`, which needs the rows in the learner.")
     if chosen["replay_size"] // options.replay_shards < 2:

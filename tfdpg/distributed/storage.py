@@ -149,8 +149,6 @@ class ShardedReplay:
             replay.has_predecessors,
         )
         arguments = agent.data.spec, buffer, agent.data.make_minibatch_builder, statistics is not None
-        if agent.data.device_replay is not None:
-            agent.data.device_replay.refuse("Storing the replay buffer in replay shards")
         self._start = functools.partial(start_ray_actor, ReplayShard, *arguments, max_restarts=0)
         self._liveness = liveness
         self._agent = agent
