@@ -107,7 +107,9 @@ def write(
         half_precision = any(map(in_half_precision, called))
         references = {name: signature.reference(spec) for name, signature in signatures.items()}
         with verify.in_float32():
-            _verify(scratch, spec, networks["policy"], signatures, references, cases, few, recurrent_spec, half_precision)
+            _verify(
+                scratch, spec, networks["policy"], signatures, references, cases, few, recurrent_spec, half_precision
+            )
             if actor is not None:
                 _write_numpy_policy(scratch / NUMPY_POLICY, actor, critics, references, cases)
             write_references(scratch / REFERENCES, signatures, references, examples, recurrent_spec, half_precision)
