@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from tests.agents.roster import AGENTS, EACH, fit_briefly
+import tfdpg
+from tests.agents.roster import AGENTS, EACH, OWN, custom_networks, fit_briefly
 from tests.environments import Counter
 from tests.same_updates import image_encoder, pendulum_image
 from tests.training.test_flat_state import assert_same, is_flat, train_in_own_loop
@@ -60,8 +61,6 @@ def outputs(policy):
 
 def train(device, directory, *names):
     """Train, save and export agents; everything of theirs is on the device."""
-    import tfdpg
-
     for name in names:
         agent = make(name, device, jit_compile=device == "gpu:0")
         fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=40, validation_env=Counter(), validation_episodes=1)
@@ -79,8 +78,6 @@ def train(device, directory, *names):
 
 def move(device, directory, *names):
     """Resume agents of another device on this one, and export them; the exports are equal."""
-    import tfdpg
-
     for name in names:
         agent = tfdpg.load_agent(directory / name, device=device, jit_compile=False)
         check_places(agent, device)
@@ -137,8 +134,6 @@ def flat_state(device, directory, *names):
 
 def minibatches(device, directory, *names):
     """Minibatches of numbers and of images reach the device unchanged."""
-    import tfdpg
-
     with tf.device(device):
         encoder = image_encoder()
     for name, env, options in (("numbers", Counter(), {}), ("images", pendulum_image(), encoder)):
@@ -184,6 +179,15 @@ def replay_with_xla(device, directory, *names):
         assert is_flat(agent)
     check_close(*agents)
     print("replay")
+
+
+def custom(device, directory, *names):
+    """Save an agent with custom networks on the device."""
+    with tf.device(device):
+        networks = custom_networks(None, tfdpg.Spec.of(Counter()))
+    agent = tfdpg.DDPG(Counter(), device=device, **OWN, **networks)
+    check_places(agent, device)
+    agent.save(directory / "agent")
 
 
 def command(device, directory, *words):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import tfdpg
 from tests import on_device
 from tests.commands import EAGER, SHORT, TINY
 from tfdpg import cli
@@ -85,6 +86,18 @@ def test_training_is_the_same_with_the_replay_buffer_on_the_device(device, tmp_p
 def test_two_processes_share_a_device(device, tmp_path):
     processes = [start("train", device, tmp_path / which, "TD3") for which in "ab"]
     assert [finish(process) for process in processes] == [["TD3"], ["TD3"]]
+
+
+@on_each_device
+def test_an_agent_is_loaded_without_its_device(device, tmp_path):
+    run("custom", device, tmp_path)
+    with pytest.raises(ValueError, match=f"agent was on another device.*device='{device}'.*a `device` of this machine"):
+        tfdpg.load_agent(tmp_path / "agent")
+    for there in (None, "cpu:0"):
+        agent = tfdpg.load_agent(tmp_path / "agent", device=there)
+        assert agent.options.device == there
+        (place,) = on_device.places(agent)
+        assert place.endswith("CPU:0")
 
 
 @on_each_device

@@ -251,6 +251,8 @@ def test_options_that_replay_shards_do_not_support(local_ray):
     for name, value in (("reward_shaper", abs), ("recorders", ["somewhere"]), ("epochs_per_round", 1)):
         with pytest.raises(ValueError, match=f"`replay_shards` must be 0 with `{name}`"):
             distributed.fit(tfdpg.TD3(Counter(), **SMALL | {name: value}), counter, **SHORT)
+    with pytest.raises(ValueError, match="`replay_shards` must be 0 with `replay_device`"):
+        distributed.fit(tfdpg.TD3(Counter(), **SMALL, device="cpu:0", replay_device="cpu:0"), counter, **SHORT)
     with pytest.raises(ValueError, match="`replay_size` must .*each of 2 shards"):
         distributed.fit(AGENTS["DDPG"](Counter(), replay_size=3), counter, **SHORT)
     agent = AGENTS["DDPG"](Counter())
