@@ -7,6 +7,7 @@ HEADER = ("export/test_c_header.py",)
 CELLS = ("acting/test_cells.py",)
 
 FLAT = ("training/test_flat_state.py",)
+DEVICE_REPLAY = ("training/test_device_replay.py",)
 OWN_FLAT = ("training/test_own_flat_state.py",)
 
 MUTATIONS = (
@@ -186,6 +187,27 @@ MUTATIONS = (
         "            if self._held:\n                self._make(len(self._held), functools.partial(self._sample, None))\n",
         "            self._held.clear()\n",
         FLAT,
+    ),
+    (
+        "device replay: updates are held back until their rows are overwritten",
+        "training/learning/learner.py",
+        "data.normalizers or data.device_replay",
+        "data.normalizers",
+        DEVICE_REPLAY,
+    ),
+    (
+        "device replay: a row that gets its action later is not sent again",
+        "training/learning/device_replay.py",
+        "self._open = buffer.current[buffer.current != NONE]",
+        "self._open = buffer.current[:0]",
+        DEVICE_REPLAY,
+    ),
+    (
+        "device replay: rows of a buffer that was cleared are not sent",
+        "training/learning/device_replay.py",
+        "self._successor is not buffer.successor",
+        "self._successor is None",
+        DEVICE_REPLAY,
     ),
     (
         "flat state: updates that change the policy are held back",

@@ -113,8 +113,8 @@ MUTATIONS = (
     (
         "replay: ends bootstrap",
         "replay/transitions.py",
-        "layout.discount] = discount * ~terminated",
-        "layout.discount] = discount * (terminated | True)",
+        "outcomes[:, 1] = discount * ~terminated",
+        "outcomes[:, 1] = discount * (terminated | True)",
         ("replay/test_storage.py",),
     ),
     (
