@@ -76,6 +76,26 @@ def test_the_run_records_the_version_and_the_options_of_the_export(model, tmp_pa
     assert (again.from_, json.loads(json.dumps(again.agent_options))) == (before.from_, before.agent_options)
 
 
+def test_a_run_does_not_replace_the_one_that_its_model_is_in(model, capsys):
+    parent = model.parent.parent
+    assert fine_tune(model, "--run-dir", parent, "--epochs", 1, *EAGER, "--overwrite") == 1
+    assert "`--from` must not be a model in the run that is replaced" in capsys.readouterr().err
+    assert (model / "1/agent.npz").exists() and list((parent / "seed-0/checkpoints").iterdir())
+
+
+def test_a_sweep_begins_with_the_same_model(model):
+    words = ["--from", str(model), "--env", ENV]
+    _, configs = parse_training_flags("ddpg", [*words, "--sweep", "gamma=.9,.8"])
+    assert [(config.options["gamma"], config.from_) for config in configs] == [
+        (0.9, str(model / "1")),
+        (0.8, str(model / "1")),
+    ]
+    with pytest.raises(ValueError, match="`alpha` does nothing where `replay` is 'uniform'"):
+        parse_training_flags("ddpg", [*words, "--sweep", "alpha=.4,.8"])
+    with pytest.raises(ValueError, match="`hidden_units` must be that of the exported agent"):
+        parse_training_flags("ddpg", [*words, "--sweep", "hidden_units=8,16"])
+
+
 def test_flags_replace_the_options_of_the_export(model):
     _, (config,) = parse_training_flags(
         "ddpg", ["--from", str(model), "--env", ENV, "--gamma", "0.8", "--start-steps", "7"]

@@ -57,6 +57,16 @@ def test_requests_of_both_protocols_have_their_version_and_label(canary, tmp_pat
         read_prediction_logs(tmp_path / "logs", tfdpg.load(canary).spec, version=2, label="stable")
 
 
+def test_a_client_that_wants_values_only_leaves_the_log_readable(canary, tmp_path):
+    with serving(canary, request_log=RequestLog(tmp_path / "logs", print)) as client:
+        message = request(client, "pi_and_q", x=X)
+        message.output_filter.append("q1")
+        answer = client.predict(message, timeout=60)
+        assert list(answer.outputs) == ["q1"]
+    read = read_prediction_logs(tmp_path / "logs", tfdpg.load(canary).spec)
+    np.testing.assert_allclose(read["actions"], tfdpg.load(canary / "2")(X), rtol=1e-4, atol=1e-5)
+
+
 def test_each_server_has_its_own_file_in_chronological_order(tmp_path):
     logs = [RequestLog(tmp_path, print) for _ in range(3)]
     assert sorted(tmp_path.iterdir()) == [log.path for log in logs]

@@ -421,6 +421,32 @@ def test_a_model_of_the_user_preprocesses(kind, tmp_path):
         np.testing.assert_allclose(model.q1(episode, expected), values, rtol=1e-4, atol=1e-5)
 
 
+def test_an_export_is_continued_with_the_same_model_of_the_user(tmp_path):
+    agent = AGENTS["TD3"](Sensors(), preprocess=units())
+    directory = agent.export(tmp_path / "model")
+    continued = tfdpg.TD3.from_export(directory, Sensors(), preprocess=units())
+    x = np.nan_to_num(observations(), posinf=1.0)
+    np.testing.assert_allclose(continued.predict(x), agent.predict(x), rtol=1e-6, atol=1e-6)
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Rescaling(100.0), keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="`preprocess` must be the model of the exported agent"):
+        tfdpg.TD3.from_export(directory, Sensors(), preprocess=other)
+
+
+def test_a_model_of_the_user_does_not_hide_missing_numbers():
+    x: Any = keras.Input((3,))
+    agent = AGENTS["TD3"](Sensors(), preprocess=keras.Model(x, keras.ops.nan_to_num(x, posinf=0.0)))
+    with pytest.raises(ValueError, match=r"observation is not finite: x\[[01]\] = (nan|inf)"):
+        fit_briefly(agent, Sensors(), epochs=1, steps_per_epoch=30, verbose=0)
+
+
+def test_an_agent_for_a_spec_that_holds_is_continued(tmp_path):
+    spec = tfdpg.Spec(
+        Sensors.observation_space, Sensors.action_space, missing="hold", observation_names=["a", "b", "c"]
+    )
+    continued = tfdpg.TD3.from_export(AGENTS["TD3"](spec).export(tmp_path / "model"), Sensors())
+    assert continued.spec.missing == "hold" and continued.spec.observation_names == ("a", "b", "c")
+
+
 def test_the_model_of_the_user_is_not_trained(tmp_path):
     model = learned()
     before = [weight.copy() for weight in model.get_weights()]

@@ -123,12 +123,16 @@ class Preprocessing:
         Raises:
             ValueError: the outputs are not a row of finite floats for each observation.
         """
-        rows = tuple(np.zeros((2, width), group) for group, width in zip(self.raw.groups, self.raw.widths, strict=True))
-        found = np.asarray(self._computed(rows))
+        found = self.examples()
         if found.ndim != 2 or len(found) != 2 or found.dtype != np.float32:
             received = f"{found.dtype} {list(found.shape)} for two observations"
             raise ValueError(f"`preprocess` must return float32 [batch, features]. Received: {received}")
         return found.shape[1]
+
+    def examples(self) -> np.ndarray:
+        """Return the outputs of the user's preprocessing for an observation of zeros and one of ones, `[2, p]`."""
+        widths = zip(self.raw.groups, self.raw.widths, strict=True)
+        return np.asarray(self._computed(tuple(np.tile([[0], [1]], width).astype(group) for group, width in widths)))
 
     def _computed(self, packed: Packed) -> np.ndarray:
         return packed[0] if self._compute is None else self._compute(packed)
@@ -152,6 +156,8 @@ class Preprocessing:
         """
         count = self._count
         flags = held = state[:, :0]
+        if not self.is_invertible and not self._holds:
+            self._check_finite(packed[0])
         if self._holds:
             x = packed[0]
             if not np.isfinite(x).all():
@@ -164,6 +170,13 @@ class Preprocessing:
             return frame, held
         outputs = stack(frame, state[:, count:], self.frames)
         return outputs[:, : self.width], np.concatenate([held, outputs[:, self.width :]], axis=1)
+
+    def _check_finite(self, x: np.ndarray) -> None:
+        """Raise `ValueError` if an observation is not finite: the user's model may hide it from later checks."""
+        if x.dtype != np.uint8 and not np.isfinite(x).all():
+            row, column = np.argwhere(~np.isfinite(x))[0]
+            name = self.raw.entry_name(column)
+            raise ValueError(f"The environment's observation is not finite: {name} = {x[row, column]}")
 
     def initial_state(self, rows: int) -> np.ndarray:
         """Return the state at the start of an episode, float32 `[rows, s]`."""

@@ -74,7 +74,7 @@ def load_agent(
             raise ValueError(
                 f"`{name}` is no argument of {make.__name__}. Received: {name}={shown(changes[name])}.{meant}"
             )
-    arguments = saved.arguments | changes
+    arguments = saved.arguments | _follows_device(saved.arguments, changes) | changes
     for name, value in arguments.items():
         if reason := why_missing(value):
             raise ValueError(f"`{name}` {reason}. Give it again: load_agent(..., {name}=...)")
@@ -86,6 +86,12 @@ def load_agent(
             raise
         raise CheckpointError(f"The saved agent in {directory} does not fit together: {error}") from error
     return agent
+
+
+def _follows_device(arguments: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return `replay_device` if it must change with `device`."""
+    follows = "device" in changes and arguments.get("replay_device") is not None
+    return {"replay_device": changes["device"]} if follows else {}
 
 
 def _saved_class(directory: str | Path, given: "type[Agent] | None", trusted: bool, name: Any) -> "type[Agent]":

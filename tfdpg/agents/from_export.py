@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 COUNT = "observation_count"
 """The array with the number of observations in the statistics that normalise observations."""
+PREPROCESSED = "preprocessed"
+"""The array with outputs of the user's preprocessing, by which another model is recognised."""
 FLAGGED = "flagged"
 """The array that says which numbers of observations have been missing (`tfdpg.acting.Preprocessing.flagged`)."""
 STATE = "state/"
 """The prefix of the names of an agent's other variables (`Declaration.device_state`)."""
-NOT_RECORDED = "seed", "replay_dir", "device", "jit_compile", "run_eagerly"
+NOT_RECORDED = "seed", "replay_dir", "replay_device", "device", "jit_compile", "run_eagerly"
 """Options of one machine or one training run, which an agent does not take from an export."""
 BEGINNING = {"start_steps": 0, "update_after": 1000, "warm_up_updates": 0}
 """Options for the beginning of training, and their defaults for an agent that is made from an export."""
@@ -56,6 +58,8 @@ def record_options(agent: "Agent") -> dict[str, Any]:
     values = agent.get_config()
     cells = [name for name in agent.options.values(without=objects) if name not in values]
     _, newer = _exported_networks(agent)
+    names = agent.spec.observation_names  # the options have their defaults if the agent was made for such a `Spec`
+    values |= {"missing": agent.spec.missing, "observation_names": None if names is None else list(names)}
     return {
         "options": {
             name: str(value) if value == math.inf else value  # JSON has no infinity
@@ -84,7 +88,10 @@ def _from_observations(agent: "Agent") -> dict[str, Any]:
     statistics = agent.data.observation_statistics
     preprocessing = agent.data.preprocessing
     known = {} if statistics is None else {COUNT: statistics.count}
-    return known if preprocessing is None else known | {FLAGGED: preprocessing.flagged}
+    if preprocessing is None:
+        return known
+    outputs = {} if preprocessing.is_invertible else {PREPROCESSED: preprocessing.examples()}
+    return known | {FLAGGED: preprocessing.flagged} | outputs
 
 
 def _exported_networks(agent: "Agent") -> tuple[dict[str, str], list[str]]:
@@ -275,8 +282,7 @@ def _restore(agent: "Agent", version: Path) -> None:
         raise ExportError(f"{path} has the weights of other networks than those of this agent: {name} {what}")
     for name, variable in variables.items():
         _check_array(f"{name} of {path}", arrays[name], tuple(variable.shape), name.startswith(STATE))
-    for name, value in others.items():
-        _check_array(f"{name} of {path}", arrays[name], np.shape(value), False)
+    _check_others(path, arrays, others)
     for name, variable in variables.items():
         variable.assign(arrays[name])
     for name, network in agent.copies.items():
@@ -290,6 +296,16 @@ def _restore(agent: "Agent", version: Path) -> None:
         agent.data.preprocessing.flagged[:] = arrays[FLAGGED]
     agent.data.actor.refresh()
     agent.data.evaluation_actor.refresh()
+
+
+def _check_others(path: Path, arrays: Mapping[str, np.ndarray], others: Mapping[str, Any]) -> None:
+    """Check the arrays besides weights; raise `ValueError` if the user's preprocessing is another one."""
+    for name, value in others.items():
+        _check_array(f"{name} of {path}", arrays[name], np.shape(value), False)
+    if PREPROCESSED in others and not np.allclose(others[PREPROCESSED], arrays[PREPROCESSED], rtol=1e-4, atol=1e-5):
+        raise ValueError(
+            f"`preprocess` must be the model of the exported agent in {path.parent}. Received: one with other outputs"
+        )
 
 
 def _check_array(name: str, array: np.ndarray, shape: tuple[int, ...], may_be_infinite: bool) -> None:

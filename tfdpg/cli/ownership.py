@@ -79,6 +79,8 @@ def _signature(key: bytes, file: Path, directory: Path) -> str:
     if not isinstance(description, dict):
         raise ValueError(f"{file} must contain an object")
     values = description.get("arguments", description)  # the other values of `checkpoint.json` are data
+    if not isinstance(values, dict):
+        raise ValueError(f"`arguments` in {file} must be an object")
     named = strings({name: value for name, value in values.items() if name != "from_"})  # of which the run has a copy
     signed = [
         os.path.realpath(directory),

@@ -234,9 +234,19 @@ REPRODUCIBLE = "reproducible"
 """The entry of `run.json` that is False if the same command does not train the same policy again."""
 
 
+def check_source(directory: Path, config: RunConfig) -> None:
+    """Raise `ValueError` if a run would replace the directory of the exported model that it begins with."""
+    if config.from_ is not None and Path(config.from_).resolve().is_relative_to(directory.resolve()):
+        raise ValueError(
+            f"`--from` must not be a model in the run that is replaced, {directory}. Received: {config.from_}. Give "
+            "the new run another directory with --run-dir."
+        )
+
+
 @contextlib.contextmanager
 def new_run(directory: Path, config: RunConfig, overwrite: bool) -> Iterator[None]:
     """Make a run directory with its configuration and a copy of the model that it begins with, and hold its lock."""
+    check_source(directory, config)
     files.make_directory(directory.parent)
     if overwrite and paths.is_run(directory):
         with run_lock.held(directory):

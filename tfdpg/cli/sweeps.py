@@ -51,7 +51,7 @@ def settings(
         values[name] = [_value(agent, option, each) for each in texts]
         if repeated := [each for i, each in enumerate(texts) if values[name][i] in values[name][:i]]:
             raise UsageError(f"--sweep must have different values of {name}. Received: {repeated[0]} again in {text}")
-    names = [name for name in options if name in values]
+    names = sorted(values, key=lambda name: list(options).index(name) if name in options else len(options))
     combinations = itertools.product(*(values[name] for name in names))
     return [{**options, **dict(zip(names, each, strict=True))} for each in combinations]
 

@@ -24,6 +24,7 @@ from tfdpg.cli.run_options import (
     Run,
     RunConfig,
     RunFlags,
+    check_source,
     current_options,
     new_run,
     read_config,
@@ -94,6 +95,7 @@ def _train_sweep(
     for config in configs:
         setting = sweeps.directory_name({name: config.options[name] for name in swept})
         directory = parent / setting / f"seed-{config.seed}"
+        check_source(directory, config)
         try:
             paths.check_free(directory, flags.overwrite)
         except FileExistsError as error:
@@ -143,7 +145,10 @@ def parse_training_flags(agent: str, arguments: Sequence[str]) -> tuple[RunFlags
     shared: dict[str, Any] = {option.name: getattr(flags, option.name) for option in options_of(Run)}
     shared |= {"env_kwargs": parse_kwargs(flags.env_kwargs), "distributed": distribution, "from_": flags.from_}
     configs = []
+    exported = None if flags.from_ is None else from_export.read(flags.from_, class_names(agent))
     for options in sweeps.settings(agent, flags.sweep, arguments, values):
+        if exported is not None:
+            from_export.check_structure(exported, options_class(agent), options)
         for seed in seeds:
             configs.append(RunConfig(agent=full_name(agent), seed=seed, options=options, **shared))
     return flags, configs

@@ -205,10 +205,11 @@ def _compared(
             comparisons.append(_comparison(_selected(steps, rows), spec, earlier, origin, "log", limit))
             continue
         directory = path / str(answered) if path != newest and answered in versions(path) else newest
-        Spec.from_json(metadata(directory)).check(spec, str(directory))
+        own = Spec.from_json(metadata(directory))  # with the names that this version has for numbers
+        own.check(spec, str(directory))
         statistics = read(directory)
         origin = f"{statistics.rows:,} of the {statistics.stored:,} training steps of {directory}"
-        comparisons.append(_comparison(_selected(steps, rows), spec, statistics, origin, "training", limit))
+        comparisons.append(_comparison(_selected(steps, rows), own, statistics, origin, "training", limit))
     return comparisons
 
 

@@ -211,8 +211,9 @@ def read(version: Path) -> DataStatistics:
     file = version / STATISTICS
     if file.is_symlink() or not file.is_file():
         raise ExportError(
-            f"{version} has no {STATISTICS}: the replay buffer was empty when the policy was exported, or an earlier "
-            "version of tfdpg exported it."
+            f"{version} has no {STATISTICS}: the replay buffer was empty when the policy was exported, it held the "
+            "outputs of `preprocess`, or an earlier version of tfdpg exported the policy. Compare with an earlier log: "
+            "--reference LOG"
         )
     text = read_text(file)
     with content_errors(file):

@@ -17,6 +17,7 @@ from tfdpg.export.verify import (
     Inputs,
     Run,
     equal_choices,
+    in_float32,
     in_session,
     rounded_outputs,
     scale,
@@ -145,16 +146,17 @@ def verify(model: Path, others: Sequence[Path], servers: Sequence[str], trusted:
     policy = Policy(export_at(model)[0], trusted)
     references = read_references(policy)
     report = Report(references.observations, [], {})
-    for runtime in runtimes(model, trusted, is_model=True):
-        _try(report, policy, references, runtime)
-    for path in others:
-        try:
-            found = runtimes(path, trusted)
-        except Exception as error:  # a forged file may raise anything
-            report.unchecked[str(path)] = _reason(error)
-            continue
-        for runtime in found:
+    with in_float32():  # as the references were computed
+        for runtime in runtimes(model, trusted, is_model=True):
             _try(report, policy, references, runtime)
+        for path in others:
+            try:
+                found = runtimes(path, trusted)
+            except Exception as error:  # a forged file may raise anything
+                report.unchecked[str(path)] = _reason(error)
+                continue
+            for runtime in found:
+                _try(report, policy, references, runtime)
     for url in servers:
         _try_server(report, policy, references, url)
     return report
@@ -358,5 +360,7 @@ def _scale(policy: Policy, references: References, name: str, wanted: np.ndarray
 
 def _mean_error(policy: Policy, found: np.ndarray, wanted: np.ndarray) -> float:
     """Return the mean error of a quantized policy's actions, in the unit of `ActionError.mean`."""
+    rows = np.isfinite(wanted)
+    found, wanted = np.where(rows, found, 0), np.where(rows, wanted, 0)
     error = np.abs(found - wanted)
     return float(np.mean(error > 0 if policy.spec.actions is not None else error / policy.spec.action_scale))

@@ -99,10 +99,11 @@ class RestServer(web.Server):
         found = PATH.fullmatch(request.path)
         match request.method, found and found["action"].lower():
             case "POST", ":predict":
+                began = time.perf_counter()
                 model = _requested_model(found)
                 body = await self._body(request)
                 encoding = request.headers.get("Content-Encoding", "")
-                with self._service.metrics.request(model["name"], "predict", "REST", time.perf_counter()):
+                with self._service.metrics.request(model["name"], "predict", "REST", began):
                     return await asyncio.to_thread(self._predict, body, encoding, model)
             case "GET", "/metadata":
                 return _to_json(self._service.store.metadata(**_requested_model(found)))

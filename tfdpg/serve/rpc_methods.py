@@ -36,6 +36,8 @@ def answer(method: str, content: bytes, store: ModelStore, service: Service, beg
     try:
         request = REQUESTS[method].FromString(content)
     except DecodeError as error:
+        if method == "Predict":
+            service.metrics.refused("INVALID_ARGUMENT")
         raise RequestError(f"The request is not a {REQUESTS[method].__name__}: {error}") from error
     if method == "Predict":
         with service.metrics.request(request.model_spec.name, "Predict", "GRPC", began):
@@ -66,10 +68,12 @@ def _predict(request: Any, store: ModelStore, service: Service) -> Any:
     response.model_spec.name = request.model_spec.name
     response.model_spec.version.value = model.version
     response.model_spec.signature_name = signature.name
-    for name in wanted:
+    for name in signature.outputs:
         response.outputs[name].CopyFrom(tensors.to_proto(outputs[name]))
     if service.request_log is not None:
-        service.request_log.write(request, response)
+        service.request_log.write(request, response)  # with the action, also if the client does not want it
+    for name in set(signature.outputs) - set(wanted):
+        del response.outputs[name]
     return response
 
 
