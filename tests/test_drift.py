@@ -269,6 +269,7 @@ def test_faults_of_sensors_are_found_in_the_log_of_a_server(tmp_path, capsys):
                     line = server.stdout.readline()
                     assert line
                 url = f"{re.search(r'http://[^,]+', line)[0]}:predict"
+                assert any("ready" in line for line in server.stdout)
                 env = gym.make("Pendulum-v1")
                 for episode in range(episodes):
                     observation, _ = env.reset(seed=1000 + episode)

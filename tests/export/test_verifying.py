@@ -361,6 +361,7 @@ def test_a_server_process_with_another_version_differs(tmp_path, capsys):
         try:
             line = next(line for line in process.stdout if "REST at" in line)
             rest, rpc = re.search(r"REST at (\S+), gRPC at (\S+)", line).groups()
+            assert any("ready" in line for line in process.stdout)
             rpc = f"grpc://{rpc}/model"
             for url in (rest, rpc):
                 status, found = verified(capsys, tmp_path / "model/2", "--server", url, f"{url}/labels/canary")

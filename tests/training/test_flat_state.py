@@ -127,7 +127,10 @@ def test_compiling_in_advance_changes_nothing(flat, is_allowed, name, monkeypatc
     assert state == {name: part.numpy() for name, part in agents[1].device_state.items()}
     for agent in agents:
         fit_briefly(agent, RandomWalk(), epochs=1, steps_per_epoch=STEPS)
-    assert_same(*agents)
+    assert agents[0].updates == agents[1].updates > 0
+    for mine, other in zip(agents[0].get_weights(), agents[1].get_weights(), strict=True):
+        # a busy machine once added in another order; an update that was not taken back would change 1e-4 and more
+        np.testing.assert_allclose(mine, other, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
