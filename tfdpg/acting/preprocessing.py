@@ -121,7 +121,7 @@ class Preprocessing:
         """Return the number of outputs of the user's preprocessing.
 
         Raises:
-            ValueError: the outputs are not a row of finite floats for each observation.
+            ValueError: the outputs are not a row of float32 numbers for each observation.
         """
         found = self.examples()
         if found.ndim != 2 or len(found) != 2 or found.dtype != np.float32:

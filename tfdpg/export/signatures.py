@@ -43,9 +43,8 @@ class Signature(NamedTuple):
 
         A row with NaN or an infinity in one of its inputs gets NaN in all outputs, except that the recurrent state is
         returned unchanged and integer outputs are `spec.no_action`; observations may have such numbers if missing ones
-        are held. The networks receive 0 in place of such numbers,
-        so other rows cannot be affected. Signatures of sequences apply the rule to each step themselves, and `levels`
-        has no rows.
+        are held. The networks receive 0 in place of such numbers, so other rows cannot be affected. Signatures of
+        sequences apply the rule to each step themselves, and `levels` has no rows.
 
         Args:
             spec: the spaces.

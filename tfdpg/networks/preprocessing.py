@@ -68,7 +68,7 @@ class Preprocessed(keras.Model):
     It has the interface of `tfdpg.networks.Recurrent`. Without a state, it receives observations alone.
 
     Args:
-        encoder: concatenates the parts of an observation; None if the user's model receives them.
+        encoder: concatenates the parts of an observation.
         hold: replaces missing numbers, and makes flags; None without missing numbers.
         preprocess: the user's model; None without one.
         stack: stacks frames; None without.
