@@ -82,6 +82,8 @@ def test_values_closer_together_than_in_training_are_drift_only_between_logs():
     assert found.verdict == NO_DRIFT and found.is_in_range and found.psi > 0.2
     for moved in (training + 1, training * 2, np.full(5000, 0.3), np.where(training > 1.6, np.nan, training)):
         assert compared(moved, training, "training").verdict == DRIFT
+    for moved in (narrow + 0.5, narrow - 1):  # inside the range of the training data, so only the mean tells
+        assert compared(moved, training, "training").verdict == DRIFT
     assert compared(narrow[:20], training, "training").verdict == CANNOT_TELL
 
 

@@ -158,7 +158,8 @@ def test_options_are_those_of_the_export_unless_others_are_given(model):
     assert (options.hidden_units, options.gamma, options.pi_lr) == ((8,), 0.9, 1e-5)
     assert (options.replay, options.alpha, options.beta) == ("uniform", None, None)
     assert (options.start_steps, options.update_after, options.bc_weight, agent.seed) == (0, 1000, 2.5, 0)
-    assert tfdpg.TD3.from_export(model, Counter(), bc_weight=0).options.bc_weight == 0
+    options = tfdpg.TD3.from_export(model, Counter(), bc_weight=0).options
+    assert (options.bc_weight, options.pi_lr) == (0, 1e-4)  # the export's pi_lr is 1e-3
     assert tfdpg.TD3.from_export(model, Counter(), alpha=0.2).options.alpha == 0.2
 
 
