@@ -87,6 +87,20 @@ def test_values_closer_together_than_in_training_are_drift_only_between_logs():
     assert compared(narrow[:20], training, "training").verdict == CANNOT_TELL
 
 
+def test_each_condition_alone_is_drift():
+    rng = np.random.default_rng(0)
+    training = rng.normal(size=5000)
+
+    def verdict_of(far, share):
+        """Return the verdict on values near 0, of which a share is far away on both sides."""
+        values = rng.normal(scale=0.1, size=5000)
+        values[: round(5000 * share)] = np.resize([far, -far], round(5000 * share))
+        return compared(values, training, "training").verdict
+
+    assert (verdict_of(9, 0.04), verdict_of(6, 0.04)) == (DRIFT, NO_DRIFT)  # deviations 1.8 and 1.2
+    assert (verdict_of(3, 0.06), verdict_of(3, 0.04)) == (DRIFT, NO_DRIFT)  # shares outside 6 % and 4 %
+
+
 @pytest.mark.parametrize(
     "changed, outside, missing",
     [

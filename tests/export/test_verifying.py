@@ -179,6 +179,21 @@ def test_a_changed_weight_fails_the_signature(trained, exported, tmp_path, capsy
     assert re.fullmatch(r"NumPy +q1 +difference \S+, tolerance \S+ +passed", lines[5])
 
 
+def test_a_small_number_may_differ_less_than_a_large_one(copied, capsys):
+    with np.load(copied / REFERENCES) as file:
+        wanted = file["outputs/q1/q1"]
+        critics = [np.abs(file[name]).max() for name in file.files if name.startswith("outputs/q")]
+    tolerance = 1e-5 * max(1, *critics) + 1e-4 * np.abs(wanted)
+    smallest, largest = np.argmin(np.abs(wanted)), np.argmax(np.abs(wanted))
+    assert tolerance[largest] > 6 * tolerance[smallest]
+    wanted[largest] += 0.5 * tolerance[largest]
+    rewrite(copied, **{"outputs/q1/q1": wanted})
+    assert of(verified(capsys, copied)[1], "SavedModel")["q1"]
+    wanted[smallest] += 2 * tolerance[smallest]  # less than the difference of the largest
+    rewrite(copied, **{"outputs/q1/q1": wanted})
+    assert not of(verified(capsys, copied)[1], "SavedModel")["q1"]
+
+
 def test_exports_without_references_are_not_checked(copied, capsys):
     (copied / REFERENCES).unlink()
     reseal(copied)
