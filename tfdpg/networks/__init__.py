@@ -6,7 +6,8 @@ Networks receive raw observations and actions in the environment's units, and re
 from tfdpg.networks.actor import PolicyInference, flat_weights
 from tfdpg.networks.builders import check_encoder, check_given, critic_network, policy_network
 from tfdpg.networks.critics import Critics, per_critic
-from tfdpg.networks.device import UnavailableDeviceError, check_device
+from tfdpg.networks.dense import lean_products
+from tfdpg.networks.device import UnavailableDeviceError, check_device, is_on_cpu
 from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.embeddings import (
     AvgL1Norm,
@@ -85,6 +86,8 @@ __all__ = [
     "free_graphs",
     "head_of",
     "in_half_precision",
+    "is_on_cpu",
+    "lean_products",
     "mlp_actor",
     "mlp_critic",
     "network_inputs",

@@ -44,6 +44,11 @@ def check_device(device: str | None, networks: Mapping[str, keras.Model]) -> str
     return device
 
 
+def is_on_cpu(device: str | None) -> bool:
+    """Whether functions run on a CPU, for a valid `device`; None is a GPU if there is one."""
+    return not tf.config.list_logical_devices("GPU") if device is None else _short(device).startswith("cpu")
+
+
 def _short(device: str) -> str:
     """Return a short name such as "gpu:0" for "gpu", "/device:GPU:0" or TensorFlow's full device name."""
     name = device.rsplit("device:", 1)[-1].lower()

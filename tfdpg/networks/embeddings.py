@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from tfdpg.acting.torsos import normalized
+from tfdpg.networks.dense import Activation, Dense
 from tfdpg.networks.encoder import observation_inputs
 from tfdpg.networks.heads import Value
 from tfdpg.networks.mlp import action_input, actor_output, box_action, features, hidden_layers, scaled_action
@@ -122,7 +123,7 @@ def _hidden(x: Any, units: Sequence[int], activation: str, seed: int, norm: str 
         x = _linear(x, width, seed, depth)
         if norm is not None:
             x = keras.layers.LayerNormalization()(x)
-        x = keras.layers.Activation(activation)(x)
+        x = Activation(activation)(x)
     return x
 
 
@@ -135,7 +136,7 @@ def _linear(x: Any, units: int, seed: int, number: int, dtype: str | None = None
 
     As in the authors' program, they are uniform in ±1 / √n for n inputs, and so are the biases (PyTorch's default).
     """
-    return keras.layers.Dense(units, **_initializers(seed, number, x.shape[-1]), dtype=dtype)(x)
+    return Dense(units, **_initializers(seed, number, x.shape[-1]), dtype=dtype)(x)
 
 
 def _initializers(seed: int, number: int, inputs: int) -> dict[str, Any]:

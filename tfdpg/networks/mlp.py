@@ -9,6 +9,7 @@ import numpy as np
 
 from tfdpg.acting import Torso, feature_columns, make_torso
 from tfdpg.acting.torsos import EXPANSION, Hidden, Layer, Norm, Residual
+from tfdpg.networks.dense import Activation, Dense
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.encoder import encoder as built_in_encoder
 from tfdpg.networks.heads import Head, Value
@@ -125,7 +126,7 @@ def actor_torso(spec: Spec, layers: Torso, x: Any, *, seed: int, l2: float, outp
 
 def actor_output(output: OutputTransform, x: Any, **kernel: Any) -> Any:
     """The output of a policy for `[batch, features]`: a linear layer with a `kernel`, then the output transform."""
-    return output.apply(keras.layers.Dense(output.units, **kernel, dtype="float32")(x))
+    return output.apply(Dense(output.units, **kernel, dtype="float32")(x))
 
 
 def mlp_critic(
@@ -239,7 +240,7 @@ def _layer(x: Any, layer: Layer, seed: int, depth: int, l2: float) -> keras.Kera
                 y = _layer(y, part, part_seed, depth, l2)
             return keras.layers.Add()([x, y])
         case Hidden(units, activation, layer_norm):
-            dense = keras.layers.Dense(
+            dense = Dense(
                 units,
                 activation=None if layer_norm else activation,
                 kernel_initializer=initializer(seed, depth),
@@ -247,7 +248,7 @@ def _layer(x: Any, layer: Layer, seed: int, depth: int, l2: float) -> keras.Kera
             )
             if not layer_norm:
                 return dense(x)
-            return keras.layers.Activation(activation)(keras.layers.LayerNormalization()(dense(x)))
+            return Activation(activation)(keras.layers.LayerNormalization()(dense(x)))
 
 
 def _regularizer(l2: float) -> keras.regularizers.Regularizer | None:

@@ -211,8 +211,9 @@ class _Converter:
         return self._add(name, numbers, config)
 
     def _layer(self, layer: keras.layers.Layer, inputs: Sequence[int]) -> int:
-        name = keras.saving.get_registered_name(type(layer))
-        is_from_keras = getattr(keras.layers, name, type(layer)) is type(layer)  # not a user's layer of the same name
+        kind = vars(type(layer)).get("computes_as", type(layer))
+        name = keras.saving.get_registered_name(kind)
+        is_from_keras = getattr(keras.layers, name, kind) is kind  # not a user's layer of the same name
         if layer.compute_dtype != "float32" or name not in LAYERS or not is_from_keras:
             raise _Unsupported
         config: Mapping[str, Any] = layer.get_config()

@@ -12,7 +12,17 @@ import tensorflow as tf
 from tfdpg.compat.keras import flatten_layers
 from tfdpg.compat.tensorflow import call_concrete
 from tfdpg.components import Metric, Networks
-from tfdpg.networks import FlatState, NotFlat, are_assigned, flat_weights, free_graphs, in_flat_state, while_loop
+from tfdpg.networks import (
+    FlatState,
+    NotFlat,
+    are_assigned,
+    flat_weights,
+    free_graphs,
+    in_flat_state,
+    is_on_cpu,
+    lean_products,
+    while_loop,
+)
 from tfdpg.spec import Packed
 from tfdpg.training.agent_data import AgentData
 
@@ -79,6 +89,7 @@ class CompiledUpdates:
         self.delays_policy = False
         self.reason_not_flat = ""
         jit_compile = uses_xla(networks, self._options.jit_compile)
+        self._is_lean = jit_compile and not self._options.run_eagerly and is_on_cpu(self._options.device)
         self._compile = functools.partial(tf.function, self._run, jit_compile=jit_compile, autograph=False)
         self.function: Any = self._run if self._options.run_eagerly else self._compile()
 
@@ -89,7 +100,8 @@ class CompiledUpdates:
 
         def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             batch = data.unpack_for_update(tuple(part[i] for part in packed))
-            values = self._update(batch)
+            with lean_products(self._is_lean):
+                values = self._update(batch)
             self.delays_policy = in_flat_state() and not are_assigned(() if acting is None else acting.weights)
             row = tf.stack([values[metric.name] for metric in self._metrics])
             return i + 1, measured.write(i, batch.mask_metrics(row))

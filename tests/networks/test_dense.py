@@ -1,0 +1,154 @@
+"""Layers that cost less in compiled updates compute the same as Keras' layers, with fewer products of matrices."""
+
+import copy
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdpg.networks import BatchRenormalization, lean_products
+from tfdpg.networks.dense import Activation, Dense
+
+ROWS = 8
+
+
+def joined():
+    """A network of three inputs that are concatenated, the first one after a layer of its own."""
+    inputs = [keras.Input((width,)) for width in (5, 64, 3)]
+    first = Dense(6, activation="elu")(inputs[0])
+    x = Dense(7, activation="elu")(keras.layers.Concatenate()([first, *inputs[1:]]))
+    return keras.Model(inputs, Dense(1)(Activation("elu")(Dense(4)(x))))
+
+
+def normalized():
+    """A network whose input and hidden layer have batch normalisation."""
+    x = first = keras.Input((11,))
+    for units in (6, 1):
+        norm = BatchRenormalization(warm_up=1)
+        x = Dense(units, kernel_initializer=keras.initializers.RandomNormal(seed=units))(norm(x))
+    return keras.Model(first, x)
+
+
+def numbers(network, seed=1):
+    rng = np.random.default_rng(seed)
+    network.set_weights([rng.normal(1, 0.5, weight.shape).astype(np.float32) for weight in network.weights])
+    made = [tf.constant(rng.normal(size=(ROWS, *x.shape[1:])), tf.float32) for x in network.inputs]
+    return made if len(made) > 1 else made[0]
+
+
+def compiled(network, is_lean, training=False, wanted=None):
+    """A compiled function: the output, and the gradients of its squares for the weights, or for `wanted` of inputs."""
+
+    @tf.function(jit_compile=True, autograph=False)
+    def run(inputs):
+        with lean_products(is_lean), tf.GradientTape() as tape:
+            tape.watch(inputs)
+            output = network(inputs, training=training)
+            loss = tf.reduce_mean(tf.square(output))
+        sources = [each.value for each in network.trainable_variables] if wanted is None else wanted(inputs)
+        return output, tape.gradient(loss, sources)
+
+    return run
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("make", [joined, normalized])
+@pytest.mark.parametrize("wanted", [None, lambda inputs: inputs])
+def test_outputs_gradients_and_statistics_are_those_of_keras(make, training, wanted):
+    network = make()
+    inputs = numbers(network)
+    results = []
+    for is_lean in (False, True):
+        here = copy.deepcopy(network)
+        here.set_weights(network.get_weights())
+        output, gradients = compiled(here, is_lean, training, wanted)(inputs)
+        results.append([output, *tf.nest.flatten(gradients), *[w.numpy() for w in here.non_trainable_variables]])
+    plain, lean = results
+    assert max(float(tf.reduce_max(tf.abs(each))) for each in plain) > 0.1
+    assert len(plain) == len(lean) > 2
+    for one, other in zip(plain, lean, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=3e-5)  # a gradient that is 0 exactly is rounding
+
+
+def test_gradients_of_gradients_are_those_of_keras():
+    network = joined()
+    inputs = numbers(network)
+
+    def penalty(is_lean):
+        @tf.function(jit_compile=True, autograph=False)
+        def run(inputs):
+            with lean_products(is_lean), tf.GradientTape() as outer:
+                with tf.GradientTape() as tape:
+                    tape.watch(inputs[1])
+                    value = tf.reduce_sum(network(inputs))
+                loss = tf.reduce_sum(tf.square(tape.gradient(value, inputs[1])))
+            return outer.gradient(loss, [each.value for each in network.trainable_variables if each.shape == (73, 7)])
+
+        return run(inputs)
+
+    (plain,), (lean,) = penalty(False), penalty(True)
+    assert np.abs(plain).max() > 0.01
+    np.testing.assert_allclose(plain, lean, rtol=1e-4, atol=1e-6)
+
+
+def product_shapes(function, inputs):
+    """The shapes of the products of matrices that XLA computes, by its optimised program."""
+    text = function.experimental_get_compiler_ir(inputs)(stage="optimized_hlo")
+    return re.findall(r"= f32\[([\d,]+)\]\S* dot\(", text)
+
+
+def test_parts_of_the_input_that_need_no_gradient_get_none():
+    network = joined()
+    inputs = numbers(network)
+    whole = f"{ROWS},{6 + 64 + 3}"
+    assert whole in product_shapes(compiled(network, is_lean=False), inputs)
+    lean = product_shapes(compiled(network, is_lean=True), inputs)
+    assert whole not in lean
+    assert f"{ROWS},6" in lean
+
+
+def test_normalised_inputs_get_no_gradient_when_scale_and_shift_are_trained():
+    network = normalized()
+    inputs = numbers(network)
+    whole = f"{ROWS},11"
+    assert whole in product_shapes(compiled(network, is_lean=False, training=True), inputs)
+    assert whole not in product_shapes(compiled(network, is_lean=True, training=True), inputs)
+
+
+def test_rows_that_were_concatenated_are_not_taken_apart():
+    dense = Dense(3)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def run(x):
+        with lean_products():
+            return dense(tf.concat([x, 2 * x], axis=0))
+
+    x = tf.ones([2, 64])
+    np.testing.assert_allclose(run(x), dense(tf.concat([x, 2 * x], axis=0)), rtol=1e-5)
+
+
+def test_elu_is_exact_to_the_rounding_of_one():
+    x = tf.constant(np.concatenate([np.linspace(-30, 5, 10_001), [0, -1e-8, 1e-8, -200, 200]]), tf.float32)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def run(x):
+        with lean_products(), tf.GradientTape() as tape:
+            tape.watch(x)
+            y = Activation("elu")(x)
+        return y, tape.gradient(y, x)
+
+    y, slope = run(x)
+    exact = x.numpy().astype(np.float64)
+    np.testing.assert_allclose(y, np.where(exact > 0, exact, np.expm1(np.minimum(exact, 0))), rtol=0, atol=2e-7)
+    np.testing.assert_allclose(slope, np.where(exact > 0, 1, np.exp(np.minimum(exact, 0))), rtol=0, atol=2e-7)
+
+
+def test_a_subclass_of_the_layer_is_not_taken_for_it():
+    class Doubled(Dense):
+        def call(self, inputs, training=None):
+            return 2 * super().call(inputs)
+
+    assert "computes_as" in vars(Dense)
+    assert "computes_as" not in vars(Doubled)
