@@ -183,11 +183,13 @@ def test_uniform_draws_every_transition_equally_often_and_nothing_else():
 
 def test_a_minibatch_depends_on_seed_and_counter_alone():
     buffer = fill(ReplayBuffer(SPEC, 64), 200, length=3)
-    together = uniform_rows(buffer, 3, 10, 7, 30)
-    one_by_one = [uniform_rows(buffer, 3, 10 + i, 1, 30)[0] for i in range(7)]
+    together = uniform_rows(buffer, 3, 10, 70, 30)
+    one_by_one = [uniform_rows(buffer, 3, 10 + i, 1, 30)[0] for i in range(70)]
+    in_turns = np.concatenate([uniform_rows(buffer, 3, 10 + i, 14, 30) for i in range(0, 70, 14)])
     np.testing.assert_array_equal(together, one_by_one)
-    assert len(np.unique(together, axis=0)) == 7
-    assert not np.array_equal(together, uniform_rows(buffer, 4, 10, 7, 30))
+    np.testing.assert_array_equal(together, in_turns)
+    assert len(np.unique(together, axis=0)) == 70
+    assert not np.array_equal(together, uniform_rows(buffer, 4, 10, 70, 30))
 
 
 def test_drawing_from_nothing_says_so():

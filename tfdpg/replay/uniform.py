@@ -1,5 +1,7 @@
 """Uniform sampling; a minibatch depends only on the seed, the update counter and the rows held."""
 
+import functools
+
 import numpy as np
 
 from tfdpg.replay.buffer import EMPTY_REPLAY, NONE, ReplayBuffer
@@ -96,6 +98,26 @@ def uniform_rows(buffer: ReplayBuffer, seed: int, update: int, minibatches: int,
 
 def random_words(key: tuple[int, int], update: int, shape: tuple[int, int]) -> np.ndarray:
     """Return random uint64 words of shape `shape`; row `i` is the part of the stream `key` that update + i uses."""
-    blocks = -(-shape[1] // 4)  # Philox generates four words per block
+    rows, width = shape
+    if rows >= AHEAD:
+        return _words(key, update, rows, width)
+    first, last = (at // AHEAD * AHEAD for at in (update, update + rows - 1))
+    parts = [_words_ahead(key, start, width) for start in range(first, last + 1, AHEAD)]
+    return (parts[0] if len(parts) == 1 else np.concatenate(parts))[update - first : update - first + rows]
+
+
+AHEAD = 32
+"""The number of updates for which words are computed together, because most of the time is that of a call."""
+
+
+@functools.lru_cache(maxsize=8)
+def _words_ahead(key: tuple[int, int], update: int, width: int) -> np.ndarray:
+    words = _words(key, update, AHEAD, width)
+    words.flags.writeable = False
+    return words
+
+
+def _words(key: tuple[int, int], update: int, rows: int, width: int) -> np.ndarray:
+    blocks = -(-width // 4)  # Philox generates four words per block
     stream = np.random.Philox(key=np.array(key, np.uint64), counter=[update * blocks, 0, 0, 0])
-    return stream.random_raw(shape[0] * blocks * 4).reshape(shape[0], -1)[:, : shape[1]]
+    return stream.random_raw(rows * blocks * 4).reshape(rows, -1)[:, :width]
