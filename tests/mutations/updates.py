@@ -3,6 +3,7 @@
 from tests.mutations import ACER, D4PG, DDPG, RNN, SCORES, TD3
 
 TD7 = ("agents/test_td7.py",)
+DENSE = ("networks/test_dense.py",)
 SMOOTHNESS = ("agents/test_smoothness.py",)
 
 MUTATIONS = (
@@ -212,11 +213,11 @@ MUTATIONS = (
     (
         "td7: fixed encoders are copied before the fixed target encoders",
         "agents/td7.py",
-        """            *(targets if options.target_networks else []),
+        """            *(targets if options.target_networks else average),
             *(Copy(f"{name}_fixed", name, rule) for name in ENCODERS),
 """,
         """            *(Copy(f"{name}_fixed", name, rule) for name in ENCODERS),
-            *(targets if options.target_networks else []),
+            *(targets if options.target_networks else average),
 """,
         TD7,
     ),
@@ -228,9 +229,38 @@ MUTATIONS = (
         TD7,
     ),
     (
+        "td7: the newest policy is kept in the average",
+        "agents/td7.py",
+        "polyak(options.pi_average, options.policy_delay)",
+        "polyak(1 - options.pi_average, options.policy_delay)",
+        TD7,
+    ),
+    (
+        "dense: the gradient of joined inputs is not that of their kernel",
+        "networks/dense.py",
+        "tf.matmul(x, upstream, transpose_a=True)",
+        "tf.matmul(x, tf.square(upstream), transpose_a=True)",
+        DENSE,
+    ),
+    (
+        "dense: the shift of normalised inputs is left out",
+        "networks/dense.py",
+        "_product(centred, scale[:, None] * kernel) + shifted",
+        "_product(centred, scale[:, None] * kernel)",
+        DENSE,
+    ),
+    (
+        "dense: rows are taken for columns",
+        "networks/dense.py",
+        " and sum(widths) == kernel.shape[0]",
+        "",
+        DENSE,
+    ),
+    ("dense: elu without its lower limit", "networks/dense.py", "tf.exp(tf.minimum(x, 0)) - 1", "tf.exp(x)", DENSE),
+    (
         "td7: values are not clipped",
         "agents/td7.py",
-        "        if not self.targets:\n            return value_t\n",
+        "        if not self.options.target_networks:\n            return value_t\n",
         "        return value_t\n",
         TD7,
     ),
