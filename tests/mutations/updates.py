@@ -213,11 +213,11 @@ MUTATIONS = (
     (
         "td7: fixed encoders are copied before the fixed target encoders",
         "agents/td7.py",
-        """            *(targets if options.target_networks else average),
+        """            *(targets if options.target_networks else []),
             *(Copy(f"{name}_fixed", name, rule) for name in ENCODERS),
 """,
         """            *(Copy(f"{name}_fixed", name, rule) for name in ENCODERS),
-            *(targets if options.target_networks else average),
+            *(targets if options.target_networks else []),
 """,
         TD7,
     ),
@@ -226,13 +226,6 @@ MUTATIONS = (
         "agents/td7.py",
         "batch.ask(self.critics, action, zsa, zs)",
         "batch.ask(self.critics[:1], action, zsa, zs)",
-        TD7,
-    ),
-    (
-        "td7: the newest policy is kept in the average",
-        "agents/td7.py",
-        "polyak(options.pi_average, options.policy_delay)",
-        "polyak(1 - options.pi_average, options.policy_delay)",
         TD7,
     ),
     (
@@ -260,7 +253,7 @@ MUTATIONS = (
     (
         "td7: values are not clipped",
         "agents/td7.py",
-        "        if not self.options.target_networks:\n            return value_t\n",
+        "        if not self.targets:\n            return value_t\n",
         "        return value_t\n",
         TD7,
     ),

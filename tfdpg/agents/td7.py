@@ -28,7 +28,6 @@ from tfdpg.components import (
     critics,
     every,
     on_request,
-    polyak,
     run_if,
     smoothness_penalty,
 )
@@ -78,7 +77,6 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
         *(Copy(f"{name}_target", name, rule) for name in ("pi", *names)),
         *(Copy(f"{name}_fixed_target", f"{name}_fixed", rule) for name in ENCODERS),
     ]
-    average = [Copy("pi_target", "pi", polyak(options.pi_average, options.policy_delay))] if options.pi_average else []
     best = [Copy("pi_best", "pi", on_request), Copy("state_encoder_best", "state_encoder_fixed", on_request)]
     behaviour = PolicySpec("state_encoder_fixed", "pi", call=act)
     assesses = options.keep_best_policy
@@ -89,7 +87,7 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
         optimizers={name: adam(options, name) for name in ("pi", *names)}
         | {"encoder": adam(options, "encoder", of=ENCODERS)},
         copies=[
-            *(targets if options.target_networks else average),
+            *(targets if options.target_networks else []),
             *(Copy(f"{name}_fixed", name, rule) for name in ENCODERS),
             *(best if assesses else []),
         ],
@@ -277,7 +275,7 @@ class TD7(Agent):
 
         Without target networks, values change with each update, and are not clipped: the range would hold them back.
         """
-        if not self.options.target_networks:
+        if not self.targets:
             return value_t
         return tf.clip_by_value(value_t, self.device_state["value_min"], self.device_state["value_max"])
 

@@ -32,9 +32,6 @@ class TD7Options(TD3Options, without=WITHOUT):
     preactivation_weight: NonNegative = 0.0
     """weight in the policy's loss of the mean square of its last linear layer (before tanh), which keeps actions away
     from their bounds; 0 disables it."""
-    pi_average: Annotated[Fraction, Structural, Only(target_networks=False)] = 0.0
-    """fraction of an average of the policy's weights that is kept at each update of the policy; the average chooses the
-    target actions. 0 has no average: the newest policy chooses them."""
     encoder_lr: Annotated[Positive, Search(1e-4, 3e-3, "log")] = 3e-4
     """learning rate of the Adam optimizer of the encoders."""
     target_update_every: Count = 250
