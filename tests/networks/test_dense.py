@@ -134,6 +134,20 @@ def test_rows_that_were_concatenated_are_not_taken_apart():
     np.testing.assert_allclose(gradient, np.tile(3 * dense.kernel.numpy().sum(axis=1), (2, 1)), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("columns", "scales", "shifts"), [(1, 3, 3), (3, 1, 3), (3, 3, 1), (1, 1, 3)])
+def test_scales_and_shifts_that_are_broadcast_are_not_taken_for_those_of_columns(columns, scales, shifts):
+    dense = Dense(2)
+    x, scale, shift = tf.ones([4, columns]), tf.range(1.0, scales + 1), tf.range(2.0, shifts + 2)
+    plain = dense(x * scale + shift)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def run(x):
+        with lean_products():
+            return dense(x * scale + shift)
+
+    np.testing.assert_allclose(run(x), plain, rtol=1e-5)
+
+
 def test_elu_is_exact_to_the_rounding_of_one():
     x = tf.constant(np.concatenate([np.linspace(-30, 5, 10_001), [0, -1e-8, 1e-8, -200, 200]]), tf.float32)
 

@@ -81,9 +81,9 @@ def _product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
             widths = [part.shape[-1] or 0 for part in parts]
             if max(widths) >= WIDE and sum(widths) == kernel.shape[0]:  # columns, not rows
                 return _product_of_parts(x, kernel, widths)
-        case "AddV2", [scaled, shift] if shift.shape.rank == 1:
+        case "AddV2", [scaled, shift] if shift.shape == kernel.shape[:1]:
             match _operation(scaled):
-                case "Mul", [centred, scale] if scale.shape.rank == 1 and centred.shape.rank == 2:
+                case "Mul", [centred, scale] if scale.shape == shift.shape and centred.shape[1:] == shift.shape:
                     shifted = tf.linalg.matvec(kernel, shift, transpose_a=True)
                     return _product(centred, scale[:, None] * kernel) + shifted
     return tf.matmul(x, kernel)
