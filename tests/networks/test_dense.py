@@ -1,5 +1,6 @@
 """Layers that cost less in compiled updates compute the same as Keras' layers, with fewer products of matrices."""
 
+import contextlib
 import copy
 import re
 
@@ -7,11 +8,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from gymnasium import spaces
 
-from tfdpg.networks import BatchRenormalization, lean_products
+import tfdpg
+from tfdpg.networks import BatchRenormalization, is_on_cpu, lean_products, numpy_policy
 from tfdpg.networks.dense import Activation, Dense
 
 ROWS = 8
+SPEC = tfdpg.Spec(spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32))
 
 
 def joined():
@@ -69,7 +73,7 @@ def test_outputs_gradients_and_statistics_are_those_of_keras(make, training, wan
     assert max(float(tf.reduce_max(tf.abs(each))) for each in plain) > 0.1
     assert len(plain) == len(lean) > 2
     for one, other in zip(plain, lean, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=3e-5)  # a gradient that is 0 exactly is rounding
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=3e-5)  # some gradients are sums that cancel
 
 
 def test_gradients_of_gradients_are_those_of_keras():
@@ -164,10 +168,42 @@ def test_elu_is_exact_to_the_rounding_of_one():
     np.testing.assert_allclose(slope, np.where(exact > 0, 1, np.exp(np.minimum(exact, 0))), rtol=0, atol=2e-7)
 
 
-def test_a_subclass_of_the_layer_is_not_taken_for_it():
+def test_numpy_computes_the_layer_but_not_a_subclass_of_it():
     class Doubled(Dense):
         def call(self, inputs, training=None):
-            return 2 * super().call(inputs)
+            return 2 * super().call(inputs, training=training)
 
-    assert "computes_as" in vars(Dense)
-    assert "computes_as" not in vars(Doubled)
+    def policy(kind):
+        x = keras.Input((3,))
+        return keras.Model(x, kind(2)(x))
+
+    assert numpy_policy(SPEC, policy(Dense), None) is not None
+    assert numpy_policy(SPEC, policy(Doubled), None) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, True), ({"device": "cpu:0"}, True), ({"jit_compile": False}, False), ({"run_eagerly": True}, False)],
+)
+def test_updates_that_xla_compiles_for_a_cpu_are_lean(monkeypatch, options, expected):
+    monkeypatch.setattr("tfdpg.training.learning.updates.lean_products", lambda is_lean: used.append(is_lean) or lean())
+    used, lean = [], contextlib.nullcontext
+    agent = tfdpg.TD3(SPEC, hidden_units=(4,), batch_size=5, **options)
+    rng = np.random.default_rng(0)
+    agent.train_on_batch(
+        {
+            "observations": rng.normal(size=(5, 3)),
+            "next_observations": rng.normal(size=(5, 3)),
+            "actions": rng.uniform(-1, 1, (5, 2)),
+            "rewards": rng.normal(size=5),
+            "terminations": np.zeros(5),
+        }
+    )
+    assert set(used) == {expected}
+
+
+def test_a_device_is_a_cpu_by_its_name_or_if_there_is_no_gpu(monkeypatch):
+    assert is_on_cpu("cpu:0") and is_on_cpu("/device:CPU:1") and not is_on_cpu("gpu:0")
+    for gpus in ([], ["a GPU"]):
+        monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind, gpus=gpus: gpus)
+        assert is_on_cpu(None) == (not gpus)
