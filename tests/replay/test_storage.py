@@ -16,7 +16,7 @@ from tfdpg.replay import ReplayBuffer, TransitionLayout
 from tfdpg.replay.buffer import NONE
 from tfdpg.replay.segments import as_one_segment
 from tfdpg.replay.transitions import gather_transitions
-from tfdpg.replay.uniform import uniform_rows
+from tfdpg.replay.uniform import random_words, uniform_rows
 
 SPEC = Spec(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 1, (1,)))
 LAYOUT = TransitionLayout.of(SPEC)
@@ -190,6 +190,14 @@ def test_a_minibatch_depends_on_seed_and_counter_alone():
     np.testing.assert_array_equal(together, in_turns)
     assert len(np.unique(together, axis=0)) == 70
     assert not np.array_equal(together, uniform_rows(buffer, 4, 10, 70, 30))
+
+
+@pytest.mark.parametrize("width", [30, 1024, 1025])
+def test_random_words_are_those_of_the_update_in_calls_of_any_number_of_updates(width):
+    together = random_words((3, 1), 10, (70, width))
+    one_by_one = [random_words((3, 1), 10 + i, (1, width))[0] for i in range(70)]
+    np.testing.assert_array_equal(together, one_by_one)
+    assert len(np.unique(together)) == together.size
 
 
 def test_drawing_from_nothing_says_so():

@@ -6,6 +6,11 @@ import numpy as np
 
 from tfdpg.replay.buffer import EMPTY_REPLAY, NONE, ReplayBuffer
 
+AHEAD = 32
+"""Random words of small minibatches are generated for so many updates at once: a call takes longer than the words."""
+WIDEST = 1024
+"""The largest minibatch to which this applies. Of larger ones, the words take longer, and need memory."""
+
 
 class Sampler:
     """Selects rows of a replay buffer for minibatches. By default, it ignores TD errors and has no state.
@@ -99,15 +104,11 @@ def uniform_rows(buffer: ReplayBuffer, seed: int, update: int, minibatches: int,
 def random_words(key: tuple[int, int], update: int, shape: tuple[int, int]) -> np.ndarray:
     """Return random uint64 words of shape `shape`; row `i` is the part of the stream `key` that update + i uses."""
     rows, width = shape
-    if rows >= AHEAD:
+    if rows >= AHEAD or width > WIDEST:
         return _words(key, update, rows, width)
     first, last = (at // AHEAD * AHEAD for at in (update, update + rows - 1))
     parts = [_words_ahead(key, start, width) for start in range(first, last + 1, AHEAD)]
     return (parts[0] if len(parts) == 1 else np.concatenate(parts))[update - first : update - first + rows]
-
-
-AHEAD = 32
-"""The number of updates for which words are computed together, because most of the time is that of a call."""
 
 
 @functools.lru_cache(maxsize=8)
