@@ -1,13 +1,15 @@
-"""Fully connected layers that cost less in updates which XLA compiles for a CPU.
+"""Fully connected layers that take less time in updates which XLA compiles for a CPU.
 
-XLA does not see that some products of matrices are not needed. In such updates, these layers compute the same numbers,
-except for rounding, with fewer or cheaper operations:
+In such updates, these layers leave out products of matrices that XLA would compute without need, and use a faster form
+of ELU. The results are the same, except for rounding:
 
-- The gradient with respect to inputs that were concatenated is computed for each part. XLA leaves out the parts that
-  nothing uses, such as the embeddings that a critic receives.
-- An input x · a + b, with a and b for each column as in batch normalisation, is multiplied with kernel W as
-  x (diag(a) W) + b W. The gradients of a and b then do not need the gradient of the input.
-- ELU is computed by exp(x) − 1 in place of expm1(x). The absolute error for a small x is the rounding error of 1.
+- If inputs were concatenated, their gradient is computed for each part. XLA then leaves out the parts that nothing
+  uses, such as those of the embeddings that a critic receives.
+- If the input is x · a + b, where a and b have one number for each column, as in batch normalisation, its product with
+  the kernel W is computed as x (diag(a) W) + b W. The gradients of a and b then do not need the gradient of the input.
+- ELU is computed as exp(x) − 1, not as expm1(x). For x near 0, the absolute error is the rounding error of 1.
+
+Elsewhere, the layers compute like those of Keras.
 """
 
 import contextlib
@@ -31,7 +33,7 @@ _current = _Current()
 
 @contextlib.contextmanager
 def lean_products(is_lean: bool = True) -> Iterator[None]:
-    """Let the layers of this module compute as XLA on a CPU does faster, in a graph that is traced in this context."""
+    """Let the layers of this module use their forms for XLA on a CPU, in what is traced inside this context."""
     before = _current.is_lean
     _current.is_lean = is_lean
     try:
@@ -42,9 +44,9 @@ def lean_products(is_lean: bool = True) -> Iterator[None]:
 
 @keras.saving.register_keras_serializable("tfdpg")
 class Dense(keras.layers.Dense):
-    """`keras.layers.Dense`, which costs less within `lean_products`."""
+    """`keras.layers.Dense`, which takes less time within `lean_products`."""
 
-    computes_as = keras.layers.Dense
+    computes_as = keras.layers.Dense  # for NumPy and C
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Return the activation of `inputs` · kernel + bias, `[..., units]`."""
@@ -58,9 +60,9 @@ class Dense(keras.layers.Dense):
 
 @keras.saving.register_keras_serializable("tfdpg")
 class Activation(keras.layers.Activation):
-    """`keras.layers.Activation`, which costs less within `lean_products`."""
+    """`keras.layers.Activation`, which takes less time within `lean_products`."""
 
-    computes_as = keras.layers.Activation
+    computes_as = keras.layers.Activation  # for NumPy and C
 
     def call(self, inputs: Any) -> Any:
         """Return the activation of `inputs`."""
@@ -68,7 +70,7 @@ class Activation(keras.layers.Activation):
 
 
 def activate(activation: Any, x: Any) -> Any:
-    """Return activation(x)."""
+    """Return activation(x), within `lean_products` with the faster form of ELU."""
     if _current.is_lean and activation is keras.activations.elu:
         return tf.where(x > 0, x, tf.exp(tf.minimum(x, 0)) - 1)
     return activation(x)
@@ -94,6 +96,8 @@ def _operation(x: tf.Tensor) -> tuple[str, list[tf.Tensor]]:
 
 
 def _product_of_parts(x: tf.Tensor, kernel: tf.Tensor, widths: list[int]) -> tf.Tensor:
+    """Return x · kernel; the gradient of x is computed for each part of its columns."""
+
     @tf.custom_gradient
     def product(x: tf.Tensor, kernel: tf.Tensor) -> Any:
         def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
