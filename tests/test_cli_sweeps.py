@@ -63,7 +63,8 @@ def test_an_interrupted_sweep_is_resumed_as_a_whole_and_plotted_by_setting(tmp_p
     command = [sys.executable, "-m", "tfdpg", "train", "ddpg", *words, "gamma=.9,.99"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     first = tmp_path / "gamma-0.9/seed-0"
-    while not list(first.glob("checkpoints/*/checkpoint.json")):
+    progress = first / "progress.csv"
+    while not progress.exists() or len(progress.read_text().splitlines()) < 4:  # a header and three epochs
         time.sleep(0.2)
         assert process.poll() is None
     process.send_signal(signal.SIGINT)

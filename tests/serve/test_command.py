@@ -132,7 +132,9 @@ def test_a_signal_ends_it_once_requests_are_answered(number):
             assert connection.recv(100).startswith(b"HTTP/1.1 100")  # the request is under way
             server.send_signal(number)
             assert server.stdout.readline() == "td3-halfcheetah: ends, once the requests under way are answered\n"
-            connection.sendall(BODY)
+            connection.sendall(BODY[:10])
+            time.sleep(0.5)
+            connection.sendall(BODY[10:])
             with http.client.HTTPResponse(connection) as response:
                 response.begin()
                 assert response.status == 200 and np.shape(json.load(response)["predictions"]) == (1, 6)

@@ -45,11 +45,27 @@ class RestServer(web.Server):
         )
         self._service = service
         self._limits = service.limits
+        self._receiving: dict[Any, asyncio.Task[bytes]] = {}
         self.log = service.report
 
     def __call__(self) -> web.RequestHandler:
         """Return the handler of a new connection."""
         return _Connection(self, loop=self._loop, **self._kwargs)
+
+    async def finish(self, timeout: float) -> None:
+        """Answer the requests under way, also those whose bodies are still arriving, and close all connections.
+
+        Args:
+            timeout: the seconds that requests may take from now on.
+        """
+        end = time.monotonic() + timeout
+        for connection in self.connections:
+            if connection not in self._receiving:  # a connection that is closed receives nothing more
+                connection.close()
+        if self._receiving:
+            await asyncio.wait(self._receiving.values(), timeout=timeout)
+        self.pre_shutdown()
+        await self.shutdown(max(end - time.monotonic(), 0.1))  # 0 would be no limit
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
         limit = self._limits.request_bytes
@@ -115,8 +131,12 @@ class RestServer(web.Server):
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0  # the response has not begun yet
-        async with asyncio.timeout(self._limits.timeout):
-            return await request.read()
+        reading = self._receiving[request.protocol] = asyncio.create_task(request.read())
+        try:
+            async with asyncio.timeout(self._limits.timeout):
+                return await reading
+        finally:
+            del self._receiving[request.protocol]
 
     def _predict(self, body: bytes, encoding: str, requested: dict[str, Any]) -> bytes:
         model = self._service.store.find(**requested)

@@ -58,8 +58,7 @@ async def running_server(service: Service, host: str, ports: Ports) -> AsyncIter
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
             listening.close()
-            rest_server.pre_shutdown()
-            await asyncio.gather(grpc_server.shutdown(REQUEST_SECONDS), rest_server.shutdown(REQUEST_SECONDS))
+            await asyncio.gather(grpc_server.shutdown(REQUEST_SECONDS), rest_server.finish(REQUEST_SECONDS))
     finally:
         listening.close()
 
