@@ -190,6 +190,51 @@ def critics() -> dict[str, float]:
     return numbers
 
 
+def stacked() -> dict[str, float]:
+    """Measure the milliseconds of a gradient step of ten critics: as ten networks, and with stacked weights."""
+    import numpy as np
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+
+    def stepper(columns: int, units: int, batch: int, stacks: int, each: int) -> Callable[[], object]:
+        shapes = [(columns, units), (1, units), (units, units), (1, units), (units, 1), (1, 1)]
+        networks = [
+            [tf.Variable(rng.normal(0, s[0] ** -0.5, (each, *s)).astype(np.float32)) for s in shapes]
+            for _ in range(stacks)
+        ]
+        inputs = tf.constant(rng.normal(size=(batch, columns)).astype(np.float32))
+        weights = [weight for network in networks for weight in network]
+
+        def loss(network: list[tf.Variable]) -> tf.Tensor:
+            w1, b1, w2, b2, w3, b3 = (tf.squeeze(w, 0) if each == 1 else w for w in network)
+            hidden = tf.nn.relu((inputs if each == 1 else tf.broadcast_to(inputs, (each, *inputs.shape))) @ w1 + b1)
+            return tf.reduce_sum(tf.square(tf.nn.relu(hidden @ w2 + b2) @ w3 + b3 - 1)) / batch
+
+        @tf.function(jit_compile=True, autograph=False)
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                total = tf.add_n([loss(network) for network in networks])
+            for weight, gradient in zip(weights, tape.gradient(total, weights), strict=True):
+                weight.assign_sub(1e-5 * gradient)
+
+        return step
+
+    numbers: dict[str, float] = {}
+    for units, batch in ((64, 64), (256, 256)):
+        steps = {
+            "ten networks": stepper(23, units, batch, stacks=10, each=1),
+            "stacked weights": stepper(23, units, batch, stacks=1, each=10),
+        }
+        times: dict[str, list[float]] = {name: [] for name in steps}
+        for _ in range(7):
+            for name, step in steps.items():
+                times[name].append(microseconds(step, 100) / 1000)
+        for name, measured in times.items():
+            numbers[f"{name}, {units}x{units}, batch {batch}, ms"] = statistics.median(measured)
+    return numbers
+
+
 def vector_envs() -> dict[str, float]:
     """Measure the environment steps per second on Ant-v5 without updates: one environment, and eight in processes."""
     import gymnasium as gym
@@ -228,6 +273,7 @@ PARTS = {
     "updates": updates,
     "normalized": normalized,
     "critics": critics,
+    "stacked": stacked,
     "vector_envs": vector_envs,
 }
 
