@@ -131,10 +131,10 @@ class RestServer(web.Server):
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0  # the response has not begun yet
-        reading = self._receiving[request.protocol] = asyncio.create_task(request.read())
+        body = self._receiving[request.protocol] = asyncio.create_task(request.read())
         try:
             async with asyncio.timeout(self._limits.timeout):
-                return await reading
+                return await body
         finally:
             del self._receiving[request.protocol]
 
