@@ -99,3 +99,23 @@ thread.start()
 os.sched_setaffinity(thread.native_id, {cores})
 thread.join()
 """) == [str(core) for core in (*cores, cores[-1], *cores)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cores", [1, 2])
+def test_threads_of_tensorflow_do_not_interrupt_python_on_a_single_core(cores):
+    if len(os.sched_getaffinity(0)) < cores:
+        pytest.skip("needs two cores")
+    printed = run(f"""
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{cores}])
+import tfdpg
+
+kept = threading.Thread(target=threading.Event().wait, daemon=True)
+kept.start()
+agent = tfdpg.TD3("Pendulum-v1", hidden_units=(8, 8), start_steps=0, update_after=0)
+agent.fit("Pendulum-v1", epochs=1, steps_per_epoch=50, verbose=0)
+others = {{int(thread) for thread in os.listdir("/proc/self/task")}} - {{os.getpid(), kept.native_id}}
+of_python = {{os.sched_getscheduler(thread) for thread in (0, kept.native_id)}}
+print(os.SCHED_BATCH in map(os.sched_getscheduler, others), of_python == {{os.SCHED_OTHER}})
+""")
+    assert printed == [str(cores == 1), "True"]

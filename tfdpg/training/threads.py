@@ -1,4 +1,4 @@
-"""How two threads of a process share a core, so that one of them is never late."""
+"""How threads of a process share a core."""
 
 import contextlib
 import gc
@@ -67,6 +67,22 @@ def lower_priority() -> None:
     if sys.platform == "linux":
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS))
+
+
+def let_python_run_first() -> None:
+    """On a single core, let other threads than Python's run only when Python's wait.
+
+    XLA passes parts of an update to a thread of TensorFlow. On a single core, this thread would interrupt the caller
+    each time, although both have work to do, so that an update of small networks takes 12 % longer. Threads of Linux'
+    policy SCHED_BATCH do not interrupt others.
+    """
+    if sys.platform != "linux" or len(os.sched_getaffinity(0)) > 1:
+        return
+    python = {thread.native_id for thread in threading.enumerate()}
+    for thread in {int(name) for name in os.listdir("/proc/self/task")} - python:
+        with contextlib.suppress(OSError):  # the thread has ended, or the system does not allow it
+            if os.sched_getscheduler(thread) == os.SCHED_OTHER:
+                os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
 
 
 class Follower:

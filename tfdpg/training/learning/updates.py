@@ -25,6 +25,7 @@ from tfdpg.networks import (
 )
 from tfdpg.spec import Packed
 from tfdpg.training.agent_data import AgentData
+from tfdpg.training.threads import let_python_run_first
 
 LARGEST_CHUNK = 50
 """The largest number of updates in one call. More of them save no measurable time and need more memory."""
@@ -92,6 +93,8 @@ class CompiledUpdates:
         self._is_lean = jit_compile and not self._options.run_eagerly and is_on_cpu(self._options.device)
         self._compile = functools.partial(tf.function, self._run, jit_compile=jit_compile, autograph=False)
         self.function: Any = self._run if self._options.run_eagerly else self._compile()
+        if self._is_lean:
+            let_python_run_first()
 
     def _run(self, packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Make n updates; return their metrics, the flat weights for acting, and whether networks are finite."""
