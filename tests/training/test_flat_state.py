@@ -10,6 +10,7 @@ import tensorflow as tf
 import tfdpg
 from tests.agents.roster import AGENTS, brief, fit_briefly
 from tests.environments import RandomWalk
+from tfdpg.networks import flat_state
 from tfdpg.training.callbacks import StepFile
 from tfdpg.training.callbacks.monitors import BatchCallbacks
 from tfdpg.training.callbacks.progress import ProgressBar
@@ -110,6 +111,17 @@ def test_fit_on_flat_tensors_is_bit_identical_to_a_loop_on_variables(flat, name)
     assert {name: history[name][0] for name in logs} == pytest.approx(logs, rel=1e-9, nan_ok=True)
     logs = agents[0].fit(RandomWalk(), epochs=2, initial_epoch=1, steps_per_epoch=STEPS, verbose=0).history
     assert np.isfinite(logs["loss_q"]).all()
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_large_variables_have_flat_tensors_of_their_own_where_calls_make_few_updates(flat, every, monkeypatch):
+    monkeypatch.setattr(flat_state, "LARGE", 8)
+    agents = [TD3(RandomWalk(), update_every=every, hidden_units=(4, 3)) for _ in range(2)]
+    fit_briefly(agents[0], RandomWalk(), epochs=1, steps_per_epoch=STEPS)
+    sizes = sorted(len(group) for group in agents[0].learner._state._groups)
+    large = [int(np.prod(variable.shape)) >= 8 for variable in agents[0].learner._state._variables]
+    assert sizes[:-2] == ([1] * sum(large) if every == 1 else []) and sum(large) > 10
+    assert_same(agents[0], train_in_own_loop(agents[1]))
 
 
 @pytest.mark.parametrize("name", [n if n == "TD7" else pytest.param(n, marks=pytest.mark.slow) for n in MAKE])

@@ -3,6 +3,8 @@
 A compiled call passes every variable that it reads or writes separately, which takes longer than the arithmetic of an
 update of small networks. `FlatState` passes all of them as one variable. Inside the call it is split into tensors, and
 Keras' variables stand for these (`keras.StatelessScope`), so that networks and optimizers are called as they are.
+
+Splitting copies the values. Where calls make few updates, this takes longer for a large variable than to pass it alone.
 """
 
 import contextlib
@@ -150,6 +152,10 @@ def while_loop(condition: Callable[..., Any], body: Callable[..., Sequence[Any]]
     return list(results[:n])
 
 
+LARGE = 16_000
+"""The number of elements from which on a variable is cheaper to pass alone than to copy."""
+
+
 class FlatState:
     """Variables, and one flat tensor for each of their types, of which only one side holds the newest values.
 
@@ -157,15 +163,23 @@ class FlatState:
         variables: Keras' variables.
         optimizers: the optimizers that assign some of them.
         device: where the flat tensors are; None is TensorFlow's choice.
+        has_large_apart: whether each large variable has a flat tensor of its own.
 
     Attributes:
         is_newer: whether the flat tensors are newer than the variables.
     """
 
-    def __init__(self, variables: Iterable[Any], optimizers: Iterable[keras.optimizers.Optimizer], device: str | None):
-        groups: dict[str, list[Any]] = {}
+    def __init__(
+        self,
+        variables: Iterable[Any],
+        optimizers: Iterable[keras.optimizers.Optimizer],
+        device: str | None,
+        has_large_apart: bool = False,
+    ):
+        groups: dict[Any, list[Any]] = {}
         for variable in variables:
-            groups.setdefault(variable.dtype, []).append(variable)
+            is_apart = has_large_apart and np.prod(variable.shape) >= LARGE
+            groups.setdefault(id(variable) if is_apart else variable.dtype, []).append(variable)
         self._groups = list(groups.values())
         self._optimizers = list(optimizers)
         self._device = device

@@ -19,6 +19,8 @@ from tfdpg.training.learning.divergence import divergence
 from tfdpg.training.learning.epoch_metrics import EpochMetrics
 from tfdpg.training.learning.updates import LARGEST_CHUNK, SHARED_CHUNK, CompiledUpdates, UpdateResult, uses_xla
 
+FEW_UPDATES = 4
+"""The largest number of updates in a call for which large variables are passed alone (`FlatState`)."""
 Update = Callable[[Any, Any], dict[str, tf.Tensor]]
 """Makes one update with a minibatch and the number of the update, and returns its metrics."""
 
@@ -282,7 +284,8 @@ class Learner:
         self._period = self._policy_period if holds else 1
         if self._is_flat:
             optimizers = networks.optimizers.values()
-            self._state = self._state or FlatState(networks.trained, optimizers, data.options.device)
+            are_few = self._chunk() <= FEW_UPDATES
+            self._state = self._state or FlatState(networks.trained, optimizers, data.options.device, are_few)
             self._state.notify_of_reads(self._on_read)
         self._is_captured |= any(model.predict_function is not None for model in networks.all.values())
         try:
@@ -343,14 +346,17 @@ class Learner:
     def _updates(self, is_flat: bool) -> CompiledUpdates:
         """Return the agent's updates, of flat tensors or of variables."""
         if is_flat not in self._compiled:
-            schedule = self._data.schedule
-            num_envs = max(1, schedule.num_envs)
-            updates = self._updates_per_phase or (schedule.updates_per_phase or LARGEST_CHUNK) * num_envs
-            largest = SHARED_CHUNK if self._data.is_shared else LARGEST_CHUNK
-            chunk = min(largest, max(updates, self._period))
             parts = self._networks, self._data, self.metrics, self._next_update
-            self._compiled[is_flat] = CompiledUpdates(*parts, chunk, self._state if is_flat else None)
+            self._compiled[is_flat] = CompiledUpdates(*parts, self._chunk(), self._state if is_flat else None)
         return self._compiled[is_flat]
+
+    def _chunk(self) -> int:
+        """Return the largest number of updates in a call."""
+        schedule = self._data.schedule
+        num_envs = max(1, schedule.num_envs)
+        updates = self._updates_per_phase or (schedule.updates_per_phase or LARGEST_CHUNK) * num_envs
+        largest = SHARED_CHUNK if self._data.is_shared else LARGEST_CHUNK
+        return min(largest, max(updates, self._period))
 
     def _next_update(self, batch: Any) -> dict[str, tf.Tensor]:
         """Make the next update; after one that trained all networks, refuse options that were changed and never read.
