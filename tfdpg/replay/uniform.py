@@ -10,6 +10,8 @@ AHEAD = 32
 """Random words of small minibatches are generated for so many updates at once: a call takes longer than the words."""
 WIDEST = 1024
 """The largest minibatch to which this applies. Of larger ones, the words take longer, and need memory."""
+HALF = np.uint64(32)
+"""Half the number of bits of a random word."""
 
 
 class Sampler:
@@ -87,17 +89,18 @@ def uniform_rows(buffer: ReplayBuffer, seed: int, update: int, minibatches: int,
     Raises:
         ValueError: The replay buffer holds no transition.
     """
-    slots = np.empty((minibatches, batch_size), np.int64)
-    wanted = np.ones(slots.shape, bool)
-    attempt = 0
-    while wanted.any():
+
+    def sampled(attempt: int) -> np.ndarray:
         if buffer.size < 2 or (attempt == 2 and not len(buffer)):
             raise ValueError(EMPTY_REPLAY)
-        words = random_words((seed, attempt), update, slots.shape)
-        sampled = ((words >> np.uint64(32)) * np.uint64(buffer.size) >> np.uint64(32)).astype(np.int64)
-        slots[wanted] = sampled[wanted]
-        wanted = buffer.successor[slots] == NONE
+        words = random_words((seed, attempt), update, (minibatches, batch_size))
+        return ((words >> HALF) * np.uint64(buffer.size) >> HALF).astype(np.int64)
+
+    slots = sampled(0)
+    attempt = 0
+    while (wanted := buffer.successor[slots] == NONE).any():
         attempt += 1
+        slots[wanted] = sampled(attempt)[wanted]
     return slots
 
 

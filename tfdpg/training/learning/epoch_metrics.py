@@ -28,7 +28,7 @@ class EpochMetrics:
     def __init__(self, metrics: Sequence[Metric]):
         self._names = [metric.name for metric in metrics]
         self._losses = [metric.name for metric in metrics if metric.loss]
-        self._delayed = [i for i, metric in enumerate(metrics) if metric.delayed]
+        self._is_regular = np.array([[not metric.delayed] for metric in metrics])
         self._spread = [i for i, metric in enumerate(metrics) if metric.spread]
         self.reset()
 
@@ -77,21 +77,30 @@ class EpochMetrics:
         Returns:
             The means of the phase, and `loss`, the sum of all losses.
         """
-        is_number = np.logical_not(np.isnan(measured))
-        counted = np.any(is_number, axis=1, keepdims=True)
-        counted |= ~np.any(counted, axis=2, keepdims=True)  # an update that is all NaN diverged, and counts
-        is_counted = np.repeat(counted, measured.shape[1], axis=1)
-        is_counted[:, self._delayed] &= np.any(is_number[:, self._delayed], axis=2, keepdims=True)
-        count = is_counted.sum(axis=(0, 2))
-        total = np.where(is_counted, measured, 0).sum(axis=2, dtype=np.float64).sum(axis=0)
+        is_counted = self._is_counted(measured)
+        repeats = measured.shape[2] // is_counted.shape[2]
+        axes = (0, 2)
+        count = np.add.reduce(is_counted, axes) * repeats
+        total = np.add.reduce(measured, axes, np.float64, where=is_counted)
         self._count += count
         self._sum += total
         spread = measured[:, self._spread]
         is_counted = is_counted[:, self._spread]
-        self._square_sum += np.square(np.where(is_counted, spread, 0), dtype=np.float64).sum(axis=(0, 2))
-        self._min = np.minimum(self._min, np.where(is_counted, spread, np.inf).min(axis=(0, 2)))
-        self._max = np.maximum(self._max, np.where(is_counted, spread, -np.inf).max(axis=(0, 2)))
-        return self._with_loss({name: float(total[i] / count[i]) for i, name in enumerate(self._names) if count[i]})
+        self._square_sum += np.add.reduce(np.square(spread, dtype=np.float64), axes, where=is_counted)
+        self._min = np.minimum(self._min, np.minimum.reduce(spread, axes, where=is_counted, initial=np.inf))
+        self._max = np.maximum(self._max, np.maximum.reduce(spread, axes, where=is_counted, initial=-np.inf))
+        means = zip(self._names, total.tolist(), count.tolist(), strict=True)
+        return self._with_loss({name: sum_ / n for name, sum_, n in means if n})
+
+    def _is_counted(self, measured: np.ndarray) -> np.ndarray:
+        """Return which elements count, `[updates, metrics, batch]`, or `[updates, metrics, 1]` if no step is masked."""
+        is_number = np.equal(measured, measured)  # False for NaN
+        is_measured = np.logical_or.reduce(is_number, 2, keepdims=True)
+        if np.equal(is_number, is_measured).all():
+            return is_measured | self._is_regular
+        counted = np.logical_or.reduce(is_number, 1, keepdims=True)
+        counted |= ~np.logical_or.reduce(counted, 2, keepdims=True)  # an update that is all NaN diverged, and counts
+        return counted & (is_measured | self._is_regular)
 
     def summary(self) -> dict[str, float]:
         """Return the means of the epoch, `loss`, and the spreads; NaN if nothing was measured."""
@@ -107,4 +116,4 @@ class EpochMetrics:
         return logs
 
     def _with_loss(self, means: dict[str, float]) -> dict[str, float]:
-        return means | {"loss": float(np.sum([means[name] for name in self._losses if name in means]))}
+        return means | {"loss": sum((means.get(name, 0.0) for name in self._losses), 0.0)}
