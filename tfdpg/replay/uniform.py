@@ -96,6 +96,8 @@ def uniform_rows(buffer: ReplayBuffer, seed: int, update: int, minibatches: int,
         words = random_words((seed, attempt), update, (minibatches, batch_size))
         return ((words >> HALF) * np.uint64(buffer.size) >> HALF).astype(np.int64)
 
+    if not minibatches:
+        return np.empty((0, batch_size), np.int64)
     slots = sampled(0)
     attempt = 0
     while (wanted := buffer.successor[slots] == NONE).any():
