@@ -184,6 +184,7 @@ def test_uniform_draws_every_transition_equally_often_and_nothing_else():
 def test_a_minibatch_depends_on_seed_and_counter_alone():
     buffer = fill(ReplayBuffer(SPEC, 64), 200, length=3)
     together = uniform_rows(buffer, 3, 10, 70, 30)
+    assert uniform_rows(buffer, 3, 10, 0, 30).shape == (0, 30)
     one_by_one = [uniform_rows(buffer, 3, 10 + i, 1, 30)[0] for i in range(70)]
     in_turns = np.concatenate([uniform_rows(buffer, 3, 10 + i, 14, 30) for i in range(0, 70, 14)])
     np.testing.assert_array_equal(together, one_by_one)
