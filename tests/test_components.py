@@ -25,6 +25,7 @@ from tfdpg.components import (
     on_request,
     policy_loss,
     polyak,
+    running_average,
 )
 from tfdpg.components import minimize as minimize_networks
 from tfdpg.training.checkpoints.checkpoint import state_of
@@ -83,7 +84,7 @@ def test_names_in_a_declaration_are_checked(changes, message):
 
 
 def test_the_arguments_of_rules_and_policies_are_checked():
-    for wrong in (lambda: every(0), lambda: polyak(0.9, every=0), lambda: polyak(1.5)):
+    for wrong in (lambda: every(0), lambda: polyak(0.9, every=0), lambda: polyak(1.5), lambda: running_average(0.0)):
         with pytest.raises(ValueError, match="must be"):
             wrong()
     with pytest.raises(ValueError, match="`call` must be given unless"):
@@ -136,6 +137,29 @@ def test_averages_keep_a_fraction():
     for expected in (0.5, 0.75):
         made.update_copies(tf.constant(1, tf.int64))
         assert weight(made["average"]) == expected
+
+
+def test_a_running_average_is_over_the_last_part_of_all_updates():
+    made = networks(copies=[Copy("average", "b", running_average(0.5, every=2))])
+    set_weight(made["average"], -100.0)
+    found = []
+    for update in range(1, 9):
+        set_weight(made["b"], float(update))
+        made.update_copies(tf.constant(update, tf.int64))
+        found.append(weight(made["average"]))
+    # kept is 0 in updates 2 and 4, then 1 - 2 / (0.5 * 6) = 1/3, and 1 - 2 / (0.5 * 8) = 1/2
+    np.testing.assert_allclose(found, [-100, 2, 2, 4, 4, 4 / 3 + 6 * 2 / 3, 16 / 3, 8 / 3 + 4], rtol=1e-6)
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.25, 1.0])
+def test_the_weights_of_a_running_average_are_a_power_of_the_number_of_updates(fraction):
+    average, updates = 0.0, 20_000
+    rule = running_average(fraction, every=1)
+    kept = rule.kept(tf.range(1, updates + 1, dtype=tf.int64)).numpy().astype(float)
+    for update, part in enumerate(kept, 1):
+        average = part * average + (1 - part) * update
+    power = 1 / fraction - 1  # the mean of t, weighted by t to this power, is (power + 1) / (power + 2) of the last
+    assert average / updates == pytest.approx((power + 1) / (power + 2), rel=1e-3)
 
 
 def test_one_optimizer_trains_several_components_and_no_other():

@@ -54,6 +54,7 @@ __all__ = [
     "polyak",
     "rmsprop",
     "run_if",
+    "running_average",
     "scalar",
     "smoothness_penalty",
 ]
@@ -133,14 +134,15 @@ def critics(
 
 @dataclasses.dataclass(frozen=True)
 class UpdateRule:
-    """How a copy follows its source; made by `polyak` and `every`.
+    """How a copy follows its source; made by `polyak`, `every` and `running_average`.
 
     Args:
-        kept: the fraction of a trainable weight that is kept at each update of the copy, in [0, 1].
+        kept: the fraction of a trainable weight that is kept at each update of the copy, in [0, 1]; or a function that
+            computes it from the number of the update, an int64 tensor that counts from 1.
         period: updates between those of the copy; None is on request (`Networks.copy_weights`).
     """
 
-    kept: float
+    kept: float | Callable[[tf.Tensor], tf.Tensor]
     period: int | None
 
 
@@ -173,6 +175,28 @@ def every(period: int) -> UpdateRule:
     Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning".
     """
     return UpdateRule(0.0, positive_int("period", period))
+
+
+def running_average(fraction: float, every: int = 50) -> UpdateRule:
+    """Average over the last part of training: copy ← kept · copy + (1 − kept) · source, like `polyak`.
+
+    kept is max(0, 1 − every / (fraction · n)) in update n. The copy is thus an average over about the last fraction · n
+    updates, which are more and more as training goes on. The first weights, which are random, have no part in it.
+
+    Args:
+        fraction: the part of all updates so far over which the copy averages, above 0 and at most 1.
+        every: updates between two averages, at least 1.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Source: Karras et al. 2024, "Analyzing and Improving the Training Dynamics of Diffusion Models", section 3.1, where
+    the weight of the parameters in update t is proportional to t to the power of γ = 1 / fraction − 1.
+    """
+    if real("fraction", fraction, 0, 1) == 0:
+        raise reject("fraction", "a number above 0 and at most 1", fraction)
+    span = fraction / positive_int("every", every)
+    return UpdateRule(lambda counter: tf.maximum(0.0, 1 - 1 / (span * tf.cast(counter, tf.float32))), every)
 
 
 on_request = UpdateRule(0.0, None)
@@ -671,7 +695,7 @@ class Networks:
             counter: the number of the update, an int64 tensor, counting from 1.
         """
         for period, group in itertools.groupby(self._declaration.copies, key=lambda declared: declared.rule.period):
-            apply = functools.partial(self._update, list(group))
+            apply = functools.partial(self._update, list(group), counter)
             if period == 1:
                 apply()
             elif period is not None:
@@ -688,7 +712,9 @@ class Networks:
         """
         if unknown := [name for name in names if name not in self.copies]:
             raise ValueError(f"`names` must be names of copies, {', '.join(self.copies)}. Received: {unknown[0]!r}")
-        self._update([declared for declared in self._declaration.copies if declared.name in names])
+        for declared in self._declaration.copies:
+            if declared.name in names and self.source(declared.name) not in self.frozen:
+                update_copy(self.copies[declared.name], self[declared.of], 0.0)
 
     @property
     def following(self) -> dict[str, keras.Model]:
@@ -702,10 +728,11 @@ class Networks:
                 frozen.add(declared.name)
         return {name: network for name, network in self.all.items() if name not in frozen}
 
-    def _update(self, copies: Sequence[Copy]) -> None:
+    def _update(self, copies: Sequence[Copy], counter: Any) -> None:
         for declared in copies:
             if self.source(declared.name) not in self.frozen:
-                update_copy(self.copies[declared.name], self[declared.of], declared.rule.kept)
+                kept = declared.rule.kept
+                update_copy(self.copies[declared.name], self[declared.of], kept(counter) if callable(kept) else kept)
 
     def _built(self, component: Component, shared: dict[str, Any]) -> keras.Model:
         declaration = self._declaration

@@ -46,6 +46,29 @@ def test_many_updates_at_once_equal_one_by_one(make):
     assert_same_weights(one, many)
 
 
+@parametrize_agents("TD7")
+def test_an_average_of_the_policy_is_evaluated_and_exported(make, tmp_path):
+    needs(make, "average_policy")
+    agent = fitted(make, update_after=400, average_policy=0.5)
+    names = agent.data.evaluation_networks
+    expected = [agent.parts[name].get_weights() for name in names]
+    for kept in (0, 0, 1 / 3, 1 / 2):  # max(0, 1 - 50 / (0.5 * 50 * n))
+        agent.learn(updates=50)
+        for name, average in zip(names, expected, strict=True):
+            newest = agent.parts[name.removesuffix("_average")].get_weights()
+            average[:] = [kept * old + (1 - kept) * new for old, new in zip(average, newest, strict=True)]
+            for found, weight in zip(agent.parts[name].get_weights(), average, strict=True):
+                np.testing.assert_allclose(found, weight, rtol=1e-5, atol=1e-6)
+    observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    actions = agent.predict(observations)
+    exported = tfdpg.load(agent.export(tmp_path / "model"))
+    np.testing.assert_allclose(exported(observations), actions, rtol=1e-4, atol=1e-5)
+    agent.save(tmp_path / "agent")
+    np.testing.assert_array_equal(tfdpg.load_agent(tmp_path / "agent").predict(observations), actions)
+    agent.copy_weights(*names)
+    assert np.abs(agent.predict(observations) - actions).max() > 1e-4
+
+
 @parametrize_agents("TD3")
 def test_xla_computes_the_same_updates(make):
     plain, compiled = (fitted(make, update_after=400, jit_compile=jit) for jit in (False, True))

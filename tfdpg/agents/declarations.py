@@ -12,7 +12,18 @@ import tensorflow as tf
 from tfdpg import export
 from tfdpg.acting import Exploration
 from tfdpg.agents.options import AgentOptions, OffPolicyOptions
-from tfdpg.components import Component, Copy, Declaration, Metric, Minibatches, PolicySpec, UpdateRule, adam, critics
+from tfdpg.components import (
+    Component,
+    Copy,
+    Declaration,
+    Metric,
+    Minibatches,
+    PolicySpec,
+    UpdateRule,
+    adam,
+    critics,
+    running_average,
+)
 from tfdpg.exploration import noisy_actions
 from tfdpg.losses import huber_td_loss, td_loss
 from tfdpg.networks import (
@@ -78,6 +89,9 @@ def actor_critic(
     cells = recurrent_cells(spec, options)
     recurrent_spec = None if cells is None else cells.recurrent_spec
     critic = functools.partial(critic_network, options, head=head, cells=cells)
+    targets = [Copy(f"{name}_target", name, rule) for name in names] if options.target_networks else []
+    behaviour = PolicySpec("pi", recurrent=recurrent_spec)
+    averages, evaluation = averaged(behaviour, options.average_policy)
     return Declaration(
         spec=spec,
         components=[
@@ -85,11 +99,12 @@ def actor_critic(
             *critics("q", options.critics, critic, given),
         ],
         optimizers={name: adam(options, name) for name in names},
-        copies=[Copy(f"{name}_target", name, rule) for name in names] if options.target_networks else [],
+        copies=[*targets, *averages],
         encoder=options.encoder,
         normalizer=normalizer(options),
         seeds_by_position=True,
-        behaviour=PolicySpec("pi", recurrent=recurrent_spec),
+        behaviour=behaviour,
+        evaluation=evaluation,
         exploration=exploration,
         signatures=functools.partial(export.signatures, spec, critics=names[1:], recurrent_spec=recurrent_spec),
         minibatches=minibatches(spec, options, cells, sampling),
@@ -100,6 +115,20 @@ def actor_critic(
         ],
         policy_period=policy_period or 1,
     )
+
+
+def averaged(policy: PolicySpec, fraction: float) -> tuple[list[Copy], PolicySpec]:
+    """Return copies of the networks of a policy with running averages of their weights, and the policy of the copies.
+
+    Args:
+        policy: the policy that is trained.
+        fraction: the part of all updates over which the copies average, in [0, 1]; with 0 there are no copies, and the
+            policy is returned itself.
+    """
+    if not fraction:
+        return [], policy
+    copies = [Copy(f"{name}_average", name, running_average(fraction)) for name in policy.networks]
+    return copies, PolicySpec(*(each.name for each in copies), call=policy.call, recurrent=policy.recurrent)
 
 
 def metrics(critics: Sequence[str], delayed: bool = False) -> list[Metric]:

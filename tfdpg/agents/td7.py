@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdpg import export
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.declarations import check_box, metrics, minibatches, normalizer, td_losses, update_schedule
+from tfdpg.agents.declarations import averaged, check_box, metrics, minibatches, normalizer, td_losses, update_schedule
 from tfdpg.agents.options import TD7Options
 from tfdpg.components import (
     Component,
@@ -80,6 +80,7 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
     best = [Copy("pi_best", "pi", on_request), Copy("state_encoder_best", "state_encoder_fixed", on_request)]
     behaviour = PolicySpec("state_encoder_fixed", "pi", call=act)
     assesses = options.keep_best_policy
+    averages, evaluation = averaged(behaviour, options.average_policy)
     noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule, options.random_eps
     return Declaration(
         spec=spec,
@@ -89,12 +90,12 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
         copies=[
             *(targets if options.target_networks else []),
             *(Copy(f"{name}_fixed", name, rule) for name in ENCODERS),
-            *(best if assesses else []),
+            *(best if assesses else averages),
         ],
         encoder=options.encoder,
         normalizer=normalizer(options),
         behaviour=behaviour,
-        evaluation=PolicySpec("state_encoder_best", "pi_best", call=act) if assesses else behaviour,
+        evaluation=PolicySpec("state_encoder_best", "pi_best", call=act) if assesses else evaluation,
         exploration=noisy_actions(spec, *noise),
         signatures=functools.partial(export.signatures, spec, critics=names),
         action_values=functools.partial(action_values, spec, names),

@@ -137,6 +137,10 @@ class OffPolicyOptions(AgentOptions):
     critics: Annotated[Count, Structural, Choices(1, 2)] = 2
     """number of critics, of whose values the smallest is the target."""
 
+    average_policy: Annotated[Fraction, Structural] = 0.0
+    """part of all updates so far, the newest ones, over which the weights of the policy are averaged for evaluation and
+    export, in [0, 1], such as 0.05. The average is not used in training. 0 evaluates and exports the newest policy."""
+
     SCHEDULE: ClassVar = Group("schedule")
 
     start_steps: Annotated[Natural, Search(1000, 25_000, "log")] = 10_000

@@ -16,7 +16,10 @@ WITHOUT = (
 class TD7Options(TD3Options, without=WITHOUT):
     """The options of TD7; the defaults are those of the paper."""
 
-    unused = dict.fromkeys(("clip_norm", "clip_value", "beta_1"))  # the optimizer of the encoders is always Adam
+    unused = {
+        **dict.fromkeys(("clip_norm", "clip_value", "beta_1")),  # the optimizer of the encoders is always Adam
+        "average_policy": Only("the best policy is evaluated and exported", keep_best_policy=False),
+    }
 
     embedding_units: Annotated[Count, Structural] = 256
     """number of elements of the embeddings zs and zsa."""
@@ -40,7 +43,7 @@ class TD7Options(TD3Options, without=WITHOUT):
     keep_best_policy: Annotated[bool, Structural] = True
     """whether to assess each policy by its worst return over some training episodes, during which updates are deferred,
     and to evaluate and export the best policy. False trains after each `update_every` steps and evaluates and exports
-    the newest policy."""
+    the newest policy, or an average (`average_policy`)."""
     assessed_episodes: Annotated[Count, Only(keep_best_policy=True)] = 20
     """maximum number of episodes that assess a policy, after `assess_more_after` updates; before, it is 1."""
     assess_more_after: Annotated[Natural, Only(keep_best_policy=True)] = 750_000
