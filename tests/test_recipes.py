@@ -30,6 +30,16 @@ def test_a_recipe_is_options_of_its_agent(name):
 
 def test_a_recipe_stays_what_it_was():
     """Files of results name recipes, so a recipe must not change; other options make another recipe."""
+    embeddings = LEAN | {
+        "norm": "batch",
+        "target_networks": False,
+        "replay": "uniform",
+        "beta_1": 0.5,
+        "policy_delay": 3,
+        "q_lr": 1e-3,
+        "critic_activation": "relu",
+        "preactivation_weight": 1e-3,
+    }
     assert RECIPES == {
         "normalized": {
             "norm": "batch",
@@ -40,17 +50,8 @@ def test_a_recipe_stays_what_it_was():
             "start_steps": 5000,
         },
         "lean": LEAN,
-        "embeddings": LEAN
-        | {
-            "norm": "batch",
-            "target_networks": False,
-            "replay": "uniform",
-            "beta_1": 0.5,
-            "policy_delay": 3,
-            "q_lr": 1e-3,
-            "critic_activation": "relu",
-            "preactivation_weight": 1e-3,
-        },
+        "embeddings": embeddings,
+        "averaged": embeddings | {"average_policy": 0.05},
     }
 
 

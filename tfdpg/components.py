@@ -820,7 +820,7 @@ def _check_variable(name: str, array: np.ndarray, variable: Any, is_weight: bool
     return array
 
 
-def update_copy(target: keras.Model, source: keras.Model, kept: float) -> None:
+def update_copy(target: keras.Model, source: keras.Model, kept: float | tf.Tensor) -> None:
     """Update the weights of a copy: target ← kept · target + (1 − kept) · source.
 
     This is the rule for weights that are trainable in the source. The others, such as the statistics of normalisation

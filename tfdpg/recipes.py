@@ -42,7 +42,11 @@ embeddings: dict[str, Any] = {
 """`lean` with the critics of `normalized`, which also receive embeddings, and a policy with layer normalisation and
 penalised preactivations."""
 
-RECIPES = {"normalized": normalized, "lean": lean, "embeddings": embeddings}
+averaged: dict[str, Any] = {**embeddings, "average_policy": 0.05}
+"""`embeddings` whose policy is evaluated and exported as an average over the last 5 % of all updates. The training is
+the same."""
+
+RECIPES = {"normalized": normalized, "lean": lean, "embeddings": embeddings, "averaged": averaged}
 """The recipes by the names that `tfdpg train --recipe` accepts."""
-AGENTS = {"normalized": "TD3", "lean": "TD7", "embeddings": "TD7"}
+AGENTS = {"normalized": "TD3", "lean": "TD7", "embeddings": "TD7", "averaged": "TD7"}
 """The agent of each recipe."""
