@@ -130,12 +130,12 @@ def train(env_id: str, seed: int, steps: int) -> None:
 
 
 def table() -> str:
-    """Return a table of the means of the last three evaluations of each run, and of their ratios to the newest."""
+    """Return a table of the mean of all evaluations in the second half of each run, and of the ratios to the newest."""
     lines, ratios = [f"| Task, seed | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"], []
     for file in sorted(DIRECTORY.glob("*.csv")):
         with file.open() as lines_of_file:
-            rows = list(csv.DictReader(lines_of_file))[-3:]
-        scores = [np.mean([float(row[column]) for row in rows]) for column in COLUMNS]
+            rows = list(csv.DictReader(lines_of_file))
+        scores = [np.mean([float(row[column]) for row in rows[len(rows) // 2 :]]) for column in COLUMNS]
         ratios.append(np.array(scores) / scores[0])
         lines.append(f"| {file.stem} | {' | '.join(f'{score:,.0f}' for score in scores)} |")
     return "\n".join([*lines, f"| mean ratio | {' | '.join(f'{ratio:.2f}' for ratio in np.mean(ratios, axis=0))} |"])
