@@ -139,7 +139,8 @@ class OffPolicyOptions(AgentOptions):
 
     average_policy: Annotated[Fraction, Structural] = 0.0
     """part of all updates so far, the newest ones, over which the weights of the policy are averaged for evaluation and
-    export, in [0, 1], such as 0.05. The average is not used in training. 0 evaluates and exports the newest policy."""
+    export, in [0, 1], such as 0.05. The average changes every 50 updates, and is not used in training. 0 evaluates and
+    exports the newest policy."""
 
     SCHEDULE: ClassVar = Group("schedule")
 
