@@ -46,7 +46,7 @@ def test_many_updates_at_once_equal_one_by_one(make):
     assert_same_weights(one, many)
 
 
-@parametrize_agents("TD7")
+@parametrize_agents("DDPG")
 def test_an_average_of_the_policy_is_evaluated_and_exported(make, tmp_path):
     needs(make, "average_policy")
     agent = fitted(make, update_after=400, average_policy=0.5)
