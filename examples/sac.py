@@ -26,6 +26,7 @@ from tfdpg.ranges import Positive
 WITHOUT = (
     *("noise", "act_noise", "ou_theta", "random_eps", "act_noise_schedule", "bc_weight", "action_l2", "smoothness"),
     *("target_networks", "recurrent", "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"),
+    "average_policy",
 )
 """Options of similar agents that SAC does not take."""
 

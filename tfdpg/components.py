@@ -180,8 +180,9 @@ def every(period: int) -> UpdateRule:
 def running_average(fraction: float, every: int = 50) -> UpdateRule:
     """Average over the last part of training: copy ← kept · copy + (1 − kept) · source, like `polyak`.
 
-    kept is max(0, 1 − every / (fraction · n)) in update n. The copy is thus an average over about the last fraction · n
-    updates, which are more and more as training goes on. The first weights, which are random, have no part in it.
+    kept is max(0, 1 − every / (fraction · n)) in update n. The copy thus reaches back over about the newest
+    fraction · n updates; older weights have a smaller and smaller part in it. The span grows with n, so the random
+    weights from before the first updates are soon forgotten.
 
     Args:
         fraction: the part of all updates so far over which the copy averages, above 0 and at most 1.

@@ -93,7 +93,7 @@ MAKE = {
     "TD3, normalized": lambda: TD3(RandomWalk(), update_every=1, normalize_observations=True),
     "TD3, LSTM": lambda: TD3(RandomWalk(), update_every=2, recurrent="lstm", recurrent_units=4, burn_in=2),
     "TD7": lambda: AGENTS["TD7"](RandomWalk(), update_every=1, keep_best_policy=True, target_update_every=4),
-    "TD7, averaged": lambda: AGENTS["TD7"](RandomWalk(), update_every=1, gradient_steps=2, average_policy=0.5),
+    "TD7, averaged": lambda: AGENTS["TD7"](RandomWalk(), update_every=1, gradient_steps=3, average_policy=1.0),
     "TD3, prioritized": lambda: TD3(RandomWalk(), update_every=3, replay="prioritized"),
     "D4PG": lambda: AGENTS["D4PG"](RandomWalk(), update_every=1, v_min=None, v_max=None),
     "DDPG": lambda: AGENTS["DDPG"](RandomWalk(), update_every=7),

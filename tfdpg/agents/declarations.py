@@ -117,16 +117,16 @@ def actor_critic(
     )
 
 
-def averaged(policy: PolicySpec, fraction: float) -> tuple[list[Copy], PolicySpec]:
+def averaged(policy: PolicySpec, fraction: float) -> tuple[list[Copy], PolicySpec | None]:
     """Return copies of the networks of a policy with running averages of their weights, and the policy of the copies.
 
     Args:
         policy: the policy that is trained.
-        fraction: the part of all updates over which the copies average, in [0, 1]; with 0 there are no copies, and the
-            policy is returned itself.
+        fraction: the part of all updates over which the copies average, in [0, 1]; with 0, there are no copies and no
+            policy of them.
     """
     if not fraction:
-        return [], policy
+        return [], None
     copies = [Copy(f"{name}_average", name, running_average(fraction)) for name in policy.networks]
     return copies, PolicySpec(*(each.name for each in copies), call=policy.call, recurrent=policy.recurrent)
 

@@ -597,9 +597,10 @@ def far_share(replay: Replay, visited: Sequence[np.ndarray]) -> float | None:
 
 @check("exploration noise", "low")
 def noise_effect(evidence: Evidence) -> Found:
-    """Compare the returns of the exploring and of the greedy policy."""
+    """Compare the returns of the exploring and of the greedy policy, if these have the same weights."""
     policies = (evidence.greedy, evidence.exploring, evidence.random)
-    if evidence.updates == 0 or min(map(len, policies)) < 3:
+    evaluates_another = any(evidence.options.get(name) for name in ("average_policy", "keep_best_policy"))
+    if evidence.updates == 0 or evaluates_another or min(map(len, policies)) < 3:
         return None
     greedy, exploring, random = (statistics.mean_interval([each.total for each in policy]) for policy in policies)
     difference = greedy.mean - exploring.mean

@@ -138,9 +138,9 @@ class OffPolicyOptions(AgentOptions):
     """number of critics, of whose values the smallest is the target."""
 
     average_policy: Annotated[Fraction, Structural] = 0.0
-    """part of all updates so far, the newest ones, over which the weights of the policy are averaged for evaluation and
-    export, in [0, 1], such as 0.05. The average changes every 50 updates, and is not used in training. 0 evaluates and
-    exports the newest policy."""
+    """part of all updates so far over which the average of the policy's weights reaches back, in [0, 1]; with 0.05, it
+    reaches back over about the newest 5 %. The average is evaluated and exported, changes every 50 updates, and does
+    not affect training. 0 evaluates and exports the newest policy."""
 
     SCHEDULE: ClassVar = Group("schedule")
 
