@@ -534,7 +534,8 @@ def written(results: Sequence[Result], changed: Sequence[Result]) -> str:
     lines += ["## Pictures", ""]
     for picture, (_, curves) in pictures(results).items():
         env = next(iter(curves.values()))[0].settings["env"]
-        lines += [f"![Evaluation return on {env}: {', '.join(curves)}](../examples/results/{picture.name})", ""]
+        methods = ", ".join(dict.fromkeys(kind.removesuffix("-100k") for kind in curves))
+        lines += [f"![Evaluation return on {env}: {methods}](../examples/results/{picture.name})", ""]
     lines += choices(changed)
     if changed:
         lines += ["## Ablations and choices", "", *ablations(changed)]
