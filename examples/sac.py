@@ -26,7 +26,6 @@ from tfdpg.ranges import Positive
 WITHOUT = (
     *("noise", "act_noise", "ou_theta", "random_eps", "act_noise_schedule", "bc_weight", "action_l2", "smoothness"),
     *("target_networks", "recurrent", "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"),
-    "average_policy",
 )
 """Options of similar agents that SAC does not take."""
 
@@ -85,8 +84,8 @@ def declare(spec: tfdpg.Spec, options: SACOptions) -> tfdpg.Declaration:
         base,
         components=[*base.components, Component("log_temperature", scalar(np.log(options.temperature)))],
         optimizers={**base.optimizers, "temperature": adam(options, "temperature", of=["log_temperature"])},
-        copies=[each for each in base.copies if each.of != "pi"],
-        evaluation=tfdpg.PolicySpec("pi", call=mean_action),
+        copies=[each for each in base.copies if each.name != "pi_target"],
+        evaluation=tfdpg.PolicySpec(*(base.evaluation or base.behaviour).networks, call=mean_action),
         metrics=[*base.metrics, tfdpg.Metric("entropy"), tfdpg.Metric("temperature")],
     )
 

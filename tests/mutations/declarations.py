@@ -135,8 +135,8 @@ MUTATIONS = (
     (
         "copies: a request updates all copies",
         "components.py",
-        "for declared in self._declaration.copies if declared.name in names]",
-        "for declared in self._declaration.copies]",
+        "if declared.name in names and self.source(declared.name) not in self.frozen:",
+        "if self.source(declared.name) not in self.frozen:",
         DECLARED,
     ),
     (
