@@ -43,8 +43,8 @@ embeddings: dict[str, Any] = {
 penalised preactivations."""
 
 averaged: dict[str, Any] = {**embeddings, "average_policy": 0.05}
-"""`embeddings` whose policy is evaluated and exported as an average over the last 5 % of all updates. The training is
-the same."""
+"""`embeddings` whose policy is evaluated and exported as an average over about the last 5 % of all updates. The
+training is the same."""
 
 RECIPES = {"normalized": normalized, "lean": lean, "embeddings": embeddings, "averaged": averaged}
 """The recipes by the names that `tfdpg train --recipe` accepts."""

@@ -4,10 +4,11 @@
     python examples/results/averages.py --table
 
 Every 5,000 steps, the newest policy and averages of its weights are evaluated: over the last 2,000, 5,000 and 15,000
-updates, and over the last 5, 10 and 20 % of all updates. An average does not change the training, so all of them belong
-to the same run, with the recipe `embeddings`. The returns are written to `averages/ENV-SEED.csv`. docs/recipes.md
-has the results, and `--table` prints its table. `HopperRuns-v5` and `Walker2dBackwards-v5` are registered here: in the
-first, speed counts twice and standing half; in the second, the robot walks backwards and standing counts half.
+updates, and over about the last 5, 10 and 20 % of all updates. An average does not change the training, so all of them
+belong to the same run, with the recipe `embeddings`. The returns are written to `averages/ENV-SEED.csv`.
+docs/recipes.md has the results, and `--table` prints its table. `HopperRuns-v5` and `Walker2dBackwards-v5` are
+registered here: in the first, speed counts twice and standing half; in the second, the robot walks backwards and
+standing counts half.
 """
 
 import argparse

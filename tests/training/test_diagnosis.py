@@ -175,6 +175,14 @@ def test_nothing_is_found_in_a_healthy_run():
     assert checks.verdicts(HEALTHY) == []
 
 
+@pytest.mark.parametrize("option, value", [("average_policy", 0.05), ("keep_best_policy", True)])
+def test_returns_of_different_weights_say_nothing_about_the_noise(option, value):
+    broken = BROKEN["exploration noise"]
+    assert checks.noise_effect(broken) is not None
+    other = dataclasses.replace(broken, options={**broken.options, option: value})
+    assert checks.noise_effect(other) is None
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_check_finds_its_problem(name):
     found = verdicts_of(name)
