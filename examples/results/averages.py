@@ -131,15 +131,21 @@ def train(env_id: str, seed: int, steps: int) -> None:
 
 
 def table() -> str:
-    """Return a table of the mean of all evaluations in the second half of each run, and of the ratios to the newest."""
-    lines, ratios = [f"| Task, seed | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"], []
+    """Return a table of the mean of all evaluations in the second half of each run, and of the ratios to the newest.
+
+    The last line counts falls: evaluations in the second halves below 70 % of the best until then, in the same column.
+    """
+    lines, ratios, falls = [f"| Task, seed | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"], [], []
     for file in sorted(DIRECTORY.glob("*.csv")):
         with file.open() as lines_of_file:
-            rows = list(csv.DictReader(lines_of_file))
-        scores = [np.mean([float(row[column]) for row in rows[len(rows) // 2 :]]) for column in COLUMNS]
-        ratios.append(np.array(scores) / scores[0])
+            returns = np.array([[float(row[column]) for column in COLUMNS] for row in csv.DictReader(lines_of_file)])
+        half = len(returns) // 2
+        scores = returns[half:].mean(axis=0)
+        ratios.append(scores / scores[0])
+        falls.append((returns < 0.7 * np.maximum.accumulate(returns))[half:].sum(axis=0))
         lines.append(f"| {file.stem} | {' | '.join(f'{score:,.0f}' for score in scores)} |")
-    return "\n".join([*lines, f"| mean ratio | {' | '.join(f'{ratio:.2f}' for ratio in np.mean(ratios, axis=0))} |"])
+    lines.append(f"| mean ratio | {' | '.join(f'{ratio:.2f}' for ratio in np.mean(ratios, axis=0))} |")
+    return "\n".join([*lines, f"| falls | {' | '.join(str(count) for count in np.sum(falls, axis=0))} |"])
 
 
 if __name__ == "__main__":
