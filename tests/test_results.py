@@ -60,7 +60,7 @@ def test_the_page_begins_with_scores_of_its_tables():
     }
     first, later, _ = table.STEPS
     peers = {name: float(value) for (version, steps, name), value in shown.items() if (version, steps) == ("v4", first)}
-    own = {kind: peers.pop(kind) for kind in list(peers) if kind.startswith("td7-")}
+    own = {kind: peers.pop(kind) for kind in list(peers) if kind.startswith("td7")}
     flash = max(peers, key=peers.__getitem__)
     assert flash.split(" (")[0] in {other.name for other in table.published()}
     methods = "td7-averaged", "td7-embeddings", flash, "XQC, 2 updates per step"

@@ -1,5 +1,6 @@
 """Stored transitions that a user may have: other shapes and names, tables, and data that cannot be right."""
 
+import gymnasium as gym
 import keras
 import numpy as np
 import pandas as pd
@@ -116,6 +117,39 @@ def test_unknown_ends_of_episodes_are_refused_or_found():
     assert len(loaded(arrays | {"truncations": np.zeros(1008)})) == 1007  # one episode, which is still open
 
 
+def test_arrays_that_are_not_read_are_named():
+    arrays = data() | {"infos/goal": np.zeros(7), "metadata/algorithm": "TD3"}
+    assert_same(loaded(arrays).transitions(), loaded(data()).transitions())
+    for name in ("done", "dones"):
+        with pytest.raises(ValueError, match=f"'truncations' for other ends of episodes. Received: '{name}'"):
+            loaded(arrays | {name: np.zeros(7)})
+    message = r"`data` has arrays that are not read: \['truncatons', 'velocity'\]. Did you mean 'truncations'\?"
+    with pytest.warns(UserWarning, match=message):
+        loaded(arrays | {"velocity": np.zeros(7), "truncatons": np.zeros(7)})
+
+
+def test_data_of_other_spaces_is_refused(tmp_path):
+    def spec(low, **widths):
+        boxes = {name: gym.spaces.Box(-9, 9, (width,), np.float32) for name, width in widths.items()}
+        return tfdpg.Spec(gym.spaces.Dict(boxes), gym.spaces.Box(low, 1, (1,), np.float32))
+
+    here = spec(-1, height=1, rate=2)
+    for other, kind in (
+        (spec(-1, position=2, speed=1), "observation_space"),
+        (spec(-2, height=1, rate=2), "action_space"),
+    ):
+        agent = tfdpg.TD3(other, **SMALL)
+        agent.act({leaf.name: np.zeros(leaf.shape) for leaf in other.leaves})
+        agent.observe(1.0, {leaf.name: np.ones(leaf.shape) for leaf in other.leaves}, True, False)
+        agent.save(tmp_path / kind / "agent")
+        agent.replay.save(tmp_path / kind / "replay")
+        for given in (agent, agent.replay, tmp_path / kind / "agent", tmp_path / kind / "replay"):
+            with pytest.raises(ValueError, match=f"The {kind} of .* must be the agent's.*Received"):
+                load_into(ReplayBuffer(here, 10), given)
+        with pytest.raises(ValueError, match=f"The {kind} of `recorders` must be the agent's"):
+            tfdpg.TD3(here, **SMALL, recorders=[agent.replay])
+
+
 def test_ends_are_0_or_1():
     for name in ("terminations", "truncations"):
         with pytest.raises(ValueError, match=f"'{name}' of `data` must be 0 or 1 in each row. Received: 0.5 in row 3"):
@@ -140,7 +174,7 @@ def test_actions_outside_the_action_space_are_refused_or_clipped(tmp_path):
     wide = tfdpg.Spec(SPEC.observation_space, tfdpg.Spec.of("Pendulum-v1").action_space)
     source = ReplayBuffer(wide, 100)
     load_into(source, arrays)
-    with pytest.raises(ValueError, match="of the stored rows must hold actions"):
+    with pytest.raises(ValueError, match=r"action_space of `data` must be the agent's, Box\(-1.0.*Box\(-2.0"):
         loaded(source)
     assert loaded(source, clip_actions=True).transitions()["actions"].max() == 1
 

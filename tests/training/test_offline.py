@@ -306,3 +306,6 @@ def test_a_minari_data_set(tmp_path, monkeypatch):
     assert agent.replay.size == 33 and len(agent.replay) == 30
     np.testing.assert_allclose(stored["rewards"], np.concatenate([b.rewards for b in buffers]), rtol=1e-6)
     assert not stored["terminations"].any()
+    wider = tfdpg.Spec(agent.spec.observation_space, gym.spaces.Box(-3, 3, (1,), np.float32))
+    with pytest.raises(ValueError, match="The action_space of `data` must be the agent's"):
+        load_into(ReplayBuffer(wider, 100), data_set)

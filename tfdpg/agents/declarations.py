@@ -292,4 +292,7 @@ def given_networks(options: AgentOptions, names: Sequence[str]) -> dict[str, ker
 def recorders(given: Any, spec: Spec) -> list[ReplayBuffer | Recorder]:
     """Return replay buffers as they are, and a `Recorder` for each directory; `given` may be a single directory."""
     several = [given] if isinstance(given, str | Path) else given
+    for one in several:
+        if isinstance(one, ReplayBuffer):
+            spec.check(one.spec, "recorders")
     return [one if isinstance(one, ReplayBuffer | Recorder) else Recorder(one, spec) for one in several]

@@ -9,8 +9,12 @@ ALIASES = {
     "action": "actions",
     "reward": "rewards",
     "terminated": "terminations",
+    "termination": "terminations",
+    "terminal": "terminations",
     "terminals": "terminations",
     "truncated": "truncations",
+    "truncation": "truncations",
+    "timeout": "truncations",
     "timeouts": "truncations",
     "discount": "discounts",
     "weight": "weights",
@@ -18,6 +22,8 @@ ALIASES = {
     "recurrent_state": "states",
 }
 """Names that are read, too, with the names that tfdpg uses, which are those of Minari. D4RL has two of the others."""
+KNOWN = {"next_observations", "client_ids", "prediction_logs", *ALIASES.values()}
+"""All names of arrays that are read."""
 
 
 class NamedTransitions(dict[str, Any]):

@@ -278,15 +278,15 @@ def restore(agent: TrainedAgent, saved: Saved, changes: Mapping[str, Any]) -> No
     agent.environment = saved.state["environment"]
 
 
-def replay_files(directory: str | Path) -> list[Path]:
-    """Return the files with the rows of a checkpoint, in order, for `read_rows`.
+def replay_files(directory: str | Path) -> tuple[Spec, list[Path]]:
+    """Return the spaces of a checkpoint, and the files with its rows, in order, for `read_rows`.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
         CheckpointError: it is damaged.
     """
     directory, description = _read_description(directory)
-    return _row_files({name: directory / name for name in description["files"]})
+    return Spec.from_json(description), _row_files({name: directory / name for name in description["files"]})
 
 
 def _row_files(paths: Mapping[str, Path]) -> list[Path]:

@@ -1,7 +1,8 @@
 """Add stored transitions from arrays, files, checkpoints or data sets to a replay buffer."""
 
+import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,14 +13,18 @@ from tfdpg.acting.preprocessing import differs
 from tfdpg.arguments import reject, shown
 from tfdpg.companions import companion
 from tfdpg.files import check_data
+from tfdpg.hints import did_you_mean
 from tfdpg.replay import ReplayBuffer, segments
-from tfdpg.replay.names import with_standard_names
+from tfdpg.replay.names import KNOWN, with_standard_names
 from tfdpg.replay.segments import as_one_segment, drop_outgoing_links
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoints.checkpoint import is_saved, read_rows, replay_files
 from tfdpg.training.data.tables import TABLES, is_table, read_table, table_arrays
 
 OBSERVATIONS = "observations", "next_observations"
+AMBIGUOUS = {"done", "dones"}
+OF_D4RL = {"infos", "metadata"}
+"""Arrays of D4RL that describe the data."""
 ROUNDING = 1e-6
 """The part of an action's range by which a stored action may be outside of it: the rounding of another program."""
 
@@ -58,7 +63,8 @@ def load_into(
 
     Raises:
         ValueError: arrays are missing, of other shapes or not finite; the ends of episodes are not known; actions are
-            outside the action space; there is no transition, or there are too many.
+            outside the action space; a data set, an agent or a replay buffer has other spaces; there is no transition,
+            or there are too many.
         FileNotFoundError: a file does not exist.
         tfdpg.files.UnsafeFileError: a directory of files contains a symbolic link, or a file is not a regular file.
     """
@@ -173,6 +179,7 @@ class _Reader(NamedTuple):
         elif isinstance(data, ReplayBuffer):
             if data is self.buffer:
                 raise ValueError("`data` must not be the agent's own replay buffer. data=None trains on its content.")
+            self._check_spaces(self.buffer.spec, data.spec, "data")
             yield drop_outgoing_links(as_one_segment(data))
         elif isinstance(data, Mapping) and "successor_after" in data:
             yield drop_outgoing_links(data)
@@ -181,6 +188,7 @@ class _Reader(NamedTuple):
         elif is_table(data):
             yield from self._from_arrays(table_arrays(self.spec, data, source), source)
         elif hasattr(data, "iterate_episodes"):
+            self._check_spaces(self.spec, Spec(self.spec.observation_space, data.action_space), "data")
             for number, episode in enumerate(data.iterate_episodes()):
                 whole = {name: getattr(episode, name) for name in ("actions", "rewards", "terminations", "truncations")}
                 whole["observations"] = _part(self.spec, episode, slice(-1))
@@ -190,6 +198,10 @@ class _Reader(NamedTuple):
             known = "a dict of arrays, a DataFrame, a path, a replay buffer, an agent or a Minari data set"
             raise reject("data", known, data)
 
+    def _check_spaces(self, own: Spec, other: Spec, source: str) -> None:
+        """Raise `ValueError` for data of other spaces, except for actions that are clipped."""
+        own.check(Spec(other.observation_space, own.action_space) if self.clip_actions else other, source)
+
     def _from_arrays(self, data: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
         """Return a segment for each client, or one."""
         if getattr(data, "n_step", 1) > 1:
@@ -198,23 +210,30 @@ class _Reader(NamedTuple):
                 f"{getattr(data, 'n_step', 1)} steps. agent.replay.transitions() returns single steps."
             )
         data = with_standard_names(data, "data")
+        names = list(data)
         if "prediction_logs" in data:
             given = {name: values for name, values in data.items() if name != "prediction_logs"}
             data = companion("read_prediction_logs")(data["prediction_logs"], self.spec) | given
         if self.spec.is_dict:
             data = {**data} | {name: self.spec.by_name(data[name]) for name in OBSERVATIONS if name in data}
-        return [
+        segments = [
             self._rows(part, source if client is None else f"client {client!r} in {source}")
             for client, part in _by_client(data).items()
         ]
+        _check_names(names, source)
+        return segments
 
     def _from_path(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield the segments of a saved agent or replay buffer, of an .npz file, a directory of them, or a table."""
         agent = path.parent if path.name == "replay.npz" else path
         if is_saved(agent):
-            yield from read_rows(replay_files(agent))
+            spec, found = replay_files(agent)
+            self._check_spaces(self.spec, spec, str(path))
+            yield from read_rows(found)
         elif segments.is_saved(path):
-            yield from read_rows(segments.verify_saved(path)[1])
+            description, found = segments.verify_saved(path)
+            self._check_spaces(self.buffer.spec, Spec.from_json(description), str(path))
+            yield from read_rows(found)
         elif path.suffix.lower() in TABLES:
             yield from self._from_arrays(table_arrays(self.spec, read_table(path), str(path)), str(path))
         else:
@@ -280,6 +299,18 @@ class _Reader(NamedTuple):
         """Return the array whose columns the replay buffer stores after the actions; None if there is none."""
         name = "states" if self.buffer.state_width else "behaviours"
         return name if name in data and self.buffer.step_width > self.spec.act_dim else None
+
+
+def _check_names(names: Sequence[str], source: str) -> None:
+    """Raise `ValueError` for ends of episodes that do not say which they are, and warn of arrays that are not read."""
+    if ends := AMBIGUOUS.intersection(names):
+        raise ValueError(
+            f"{source} must have 'terminations' for terminal states and 'truncations' for other ends of episodes. "
+            f"Received: {ends.pop()!r}, which may mean either"
+        )
+    if unread := sorted({name.split("/")[0] for name in names} - KNOWN - OF_D4RL):
+        hint = did_you_mean(unread[0], KNOWN, "{!r}")
+        warnings.warn(f"{source} has arrays that are not read: {shown(unread)}.{hint}", stacklevel=2)
 
 
 def _by_client(data: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
