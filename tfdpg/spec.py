@@ -211,7 +211,7 @@ class Spec:
         for leaf in self.leaves:
             array = arrays[leaf.name]
             if array.dtype != leaf.group or leaf.dtype == "int32":
-                _check_representable(leaf, array)
+                check_representable(leaf, array)
             parts[leaf.name] = array.reshape(len(array) if leading else 1, leaf.columns.stop - leaf.columns.start)
         if not self.is_dict:
             return (np.ascontiguousarray(parts["x"], self.groups[0]),)
@@ -463,7 +463,7 @@ def _inner_action_scale(low: np.ndarray, high: np.ndarray, center: np.ndarray) -
     return action_scale
 
 
-def _check_representable(leaf: Leaf, part: np.ndarray) -> None:
+def check_representable(leaf: Leaf, part: np.ndarray) -> None:
     """Raise `ValueError` unless packing an array keeps its values."""
     if part.dtype.kind not in "biuf":
         raise ValueError(f"`{leaf.name}` of an observation must be real numbers. Received: {shown(part)}")

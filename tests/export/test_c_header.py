@@ -268,6 +268,46 @@ def test_two_headers_in_one_program_compute_what_their_saved_models_do(plain, no
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+STATUS = """\
+#include <stdio.h>
+#include "policy.h"
+int main(void) {
+    float x[POLICY_X], found[2 + POLICY_A];
+    const float a[POLICY_A] = {0.0f};
+    while (fread(x, sizeof x, 1, stdin) == 1) {
+        found[0] = (float)policy_pi(x, found + 2);
+        found[1] = policy_q1(x, a);
+        fwrite(found, sizeof found, 1, stdout);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("flag", ["-O2", "-ffast-math"])
+def test_discrete_observations_outside_their_spaces_get_nan(tmp_path, flag):
+    agent = KINDS["mixed"]()
+    critics = {"q1": numpy_critic(agent.spec, agent.networks["q1"])}
+    header, _ = c_header(agent.data.actor.numpy_policy(), "a policy", critics)
+    assert "or 1 if an input is NaN or infinite, or gear or switches is not in its space; then a is NaN." in header
+    (tmp_path / "policy.h").write_text(header)
+    (tmp_path / "main.c").write_text(STATUS)
+    subprocess.run(["cc", "-std=c99", flag, *STRICT, "main.c", "-o", "main", "-lm"], cwd=tmp_path, check=True)
+    inside = [("gear", 0, -1), ("gear", 0, 1), ("switches", 0, 1), ("switches", 1, 2)]
+    outside = [("gear", 0, number) for number in (-2, 2, 0.5, 1e10)]
+    outside += [("switches", 0, -1), ("switches", 0, 2), ("switches", 1, 3), ("switches", 1, 1.5)]
+    rows = []
+    for name, index, number in inside + outside:
+        parts = {leaf.name: np.zeros(leaf.shape, np.float32).ravel() for leaf in agent.spec.leaves}
+        parts[name][index] = number
+        rows.append(np.concatenate(list(parts.values())))
+    given = np.array(rows).tobytes()
+    found = subprocess.run([tmp_path / "main"], input=given, capture_output=True, check=True).stdout
+    found = np.frombuffer(found, np.float32).reshape(len(rows), 4)
+    np.testing.assert_array_equal(found[:, 0], [0] * len(inside) + [1] * len(outside))
+    np.testing.assert_array_equal(np.isnan(found[:, 1:]), np.repeat(found[:, :1] == 1, 3, axis=1))
+
+
 def test_the_prefix_comes_from_the_directory_and_must_be_an_identifier(agent, plain, header, tmp_path):
     text = (header / "policy.h").read_text()
     assert (

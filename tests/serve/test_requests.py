@@ -159,6 +159,41 @@ def test_numbers_that_are_not_finite_are_refused(d4pg, number):
         assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT and error.value.details() == expected
 
 
+@pytest.mark.parametrize("signature", ["pi", "action"])
+def test_discrete_observations_outside_their_spaces_are_refused(tmp_path, signature):
+    space = gym.spaces.Dict(mode=gym.spaces.Discrete(3), keys=gym.spaces.MultiDiscrete([2, 4], start=[1, 0]))
+    agent = tfdpg.DDPG(tfdpg.Spec(space, gym.spaces.Box(-1, 1, (1,))), **SMALL)
+    agent.export(tmp_path / "model", signatures="tf-agents" if signature == "action" else None)
+    prefix = ""
+    others = {}
+    mode_type = np.int32
+    if signature == "action":
+        prefix = "0/observation/"
+        others = {"0/step_type": np.ones(2, np.int32), "0/reward": A[:2, 0], "0/discount": A[:2, 0]}
+        mode_type = np.int64
+
+    def sent(mode, keys):
+        return others | {f"{prefix}mode": np.array(mode, mode_type), f"{prefix}keys": np.array(keys, np.int32)}
+
+    def posted(inputs):
+        columns = {name: values.tolist() for name, values in inputs.items()}
+        return client.post({"signature_name": signature, "inputs": columns})
+
+    with serving(tmp_path / "model") as client:
+        inside = sent([2, 0], [[2, 3], [1, 0]])
+        assert posted(inside)[0] == 200 and client.predict(request(client, signature, **inside)).outputs
+        for mode, keys, name, message in (
+            ([0, 7], [[2, 3], [1, 0]], "mode", "integers in Discrete(3), from 0 to 2. Received: 7 in row 1"),
+            ([-1, 0], [[2, 3], [1, 0]], "mode", "integers in Discrete(3), from 0 to 2. Received: -1 in row 0"),
+            ([2, 0], [[2, 3], [1, 4]], "keys", "from [1, 0] to [2, 3]. Received: 4 in row 1 at [1]"),
+        ):
+            outside = sent(mode, keys)
+            status, answer = posted(outside)
+            code, details = code_of(client.predict, request(client, signature, **outside))
+            assert (status, code, answer["error"]) == (400, "INVALID_ARGUMENT", details)
+            assert details.startswith(f"input tensor {prefix}{name}: `{name}` of") and details.endswith(message)
+
+
 REFUSED = {
     b"": "JSON Parse error",
     b'{"instances": [[1, 0': "JSON Parse error",

@@ -69,7 +69,7 @@ def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
         signatures: the result of `with_signatures_of`.
     """
     signature = signatures["action"]
-    observation = {leaf.name: signature.inputs[_place(leaf)] for leaf in spec.leaves}
+    observation = {leaf.name: signature.inputs[place(leaf)] for leaf in spec.leaves}
     time_step = TimeStep(*(signature.inputs[f"0/{name}"] for name in STEP), spec.nested(observation))
     state = [tensor for name, tensor in signature.inputs.items() if name.startswith("1/")]
 
@@ -77,7 +77,7 @@ def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
         given = {f"0/{name}": getattr(time_step, name) for name in STEP}
         given |= {f"1/{i}": values for i, values in enumerate(policy_state)}
         parts = spec.by_name(time_step.observation)
-        given |= {_place(leaf): parts[leaf.name] for leaf in spec.leaves}
+        given |= {place(leaf): parts[leaf.name] for leaf in spec.leaves}
         outputs = signature.compute(None, **given)
         return PolicyStep(outputs["action"], [outputs[f"state/{i}"] for i in range(len(state))] or (), ())
 
@@ -96,11 +96,11 @@ def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
 def _action(spec: Spec, pi: Signature, recurrent_spec: RecurrentSpec | None) -> Signature:
     names = [] if recurrent_spec is None else _state_names(recurrent_spec)
     inputs = {f"0/{name}": tf.TensorSpec([None], dtype, name=f"0/{name}") for name, dtype in STEP.items()}
-    inputs |= {_place(leaf): _tensor(leaf) for leaf in spec.leaves}
+    inputs |= {place(leaf): _tensor(leaf) for leaf in spec.leaves}
     inputs |= {f"1/{i}": tf.TensorSpec(pi.inputs[name].shape, name=f"1/{i}") for i, name in enumerate(names)}
 
     def compute(_: None, **given: Any) -> Outputs:
-        raw = {leaf.name: tf.cast(given[_place(leaf)], leaf.dtype) for leaf in spec.leaves}
+        raw = {leaf.name: tf.cast(given[place(leaf)], leaf.dtype) for leaf in spec.leaves}
         recurrent_inputs = {name: given[f"1/{i}"] for i, name in enumerate(names)}
         if recurrent_spec is not None:
             recurrent_inputs |= {"r_before": given["0/reward"]} if recurrent_spec.uses_reward else {}
@@ -121,7 +121,7 @@ def _action(spec: Spec, pi: Signature, recurrent_spec: RecurrentSpec | None) -> 
         given: dict[str, np.ndarray] = {"0/step_type": np.arange(1, len(reward) + 1, dtype=np.int32) % 3}
         given |= {"0/reward": reward, "0/discount": np.ones_like(reward)}
         for leaf in spec.leaves:
-            given[_place(leaf)] = observations[leaf.name].astype(_tensor(leaf).dtype.as_numpy_dtype)
+            given[place(leaf)] = observations[leaf.name].astype(_tensor(leaf).dtype.as_numpy_dtype)
         example_state = pi.examples(observations)
         return given | {f"1/{i}": example_state[name] for i, name in enumerate(names)}
 
@@ -142,11 +142,12 @@ def _state_names(recurrent_spec: RecurrentSpec) -> list[str]:
     return [name for name, _ in recurrent_spec.parts] + ["a_before"] * recurrent_spec.uses_action
 
 
-def _place(leaf: Leaf) -> str:
+def place(leaf: Leaf) -> str:
+    """Return the name of the input for a part of the observation."""
     return "/".join(map(str, ("0/observation", *leaf.path)))
 
 
 def _tensor(leaf: Leaf) -> tf.TensorSpec:
     """Return the input of a part of the observation with TF-Agents' type, which is int64 for Discrete spaces."""
     dtype = tf.int64 if isinstance(leaf.space, spaces.Discrete) else leaf.dtype
-    return tf.TensorSpec([None, *leaf.shape], dtype, name=_place(leaf))
+    return tf.TensorSpec([None, *leaf.shape], dtype, name=place(leaf))

@@ -112,12 +112,15 @@ def c_header(
     if spec.missing == "hold":
         usage.append("A number of x that is NaN or infinite is missing; the policy uses its last value.")
         an_input = "the state"
-    usage.append(f"{prefix}_pi returns 0, or 1 if {an_input} is NaN or infinite; then {invalid_action}{unchanged}.")
+    discrete = [leaf.name for leaf in spec.leaves if leaf.dtype == "int32"]
+    outside = f", or {' or '.join(discrete)} is not in its space" if discrete else ""
+    usage.append(
+        f"{prefix}_pi returns 0, or 1 if {an_input} is NaN or infinite{outside}; then {invalid_action}{unchanged}."
+    )
     for name, critic in critics.items():
         body += ["", *Code(critic, code.constants, prefix).value(name)]
-        usage.append(
-            f"{prefix}_{name}(x, a): the value of the action a by critic {name}; NaN if an input is not finite."
-        )
+        invalid = f"NaN if an input is not finite{outside}"
+        usage.append(f"{prefix}_{name}(x, a): the value of the action a by critic {name}; {invalid}.")
     if actor.recurrent_spec is not None:
         usage.append(f"{prefix}_start(&state) begins an episode. {prefix}_pi(x, a, &state) is a step.")
         if actor.recurrent_spec.uses_action:
@@ -214,7 +217,7 @@ class Code:
         invalid_action = "NAN" if spec.actions is None else f"{spec.no_action}.0f"
         checked = state if spec.missing == "hold" else [("x", self._width), *state]
         self._lines += [
-            f"if (!({self._finite(*checked)})) {{",
+            f"if (!({self._valid(*checked)})) {{",
             f"    for (int i = 0; i < {spec.act_dim}; i++) a[i] = {invalid_action};",
             "    return 1;",
             "}",
@@ -228,7 +231,7 @@ class Code:
     def value(self, name: str) -> list[str]:
         """Return the function of a critic."""
         act_dim = self._network.spec.act_dim
-        self._lines.append(f"if (!({self._finite(('x', self._width), ('a', act_dim))})) return NAN;")
+        self._lines.append(f"if (!({self._valid(('x', self._width), ('a', act_dim))})) return NAN;")
         value, _ = self._layers(self._encoded(), ("a", act_dim))
         self._lines.append(f"return {value}[0];")
         define = f"#define {self._prefix.upper()}_{name.upper()}"
@@ -281,9 +284,18 @@ class Code:
         """Return a field of the state as an array; `r_before` is a single number."""
         return f"{'&' if name == 'r_before' else ''}state->{name}", width
 
-    def _finite(self, *arrays: Array) -> str:
-        """Return the test that all elements of arrays are finite."""
-        return " && ".join(f"{self._prefix}_finite({width}, {name})" for name, width in arrays)
+    def _valid(self, *arrays: Array) -> str:
+        """Return the test that arrays are finite, and that discrete parts of the observation are in their spaces."""
+        tests = [f"{self._prefix}_finite({width}, {name})" for name, width in arrays]
+        start = 0
+        for leaf in self._network.spec.leaves:
+            size = leaf.columns.stop - leaf.columns.start
+            if leaf.dtype == "int32":
+                for k, (first, count) in enumerate(zip(*discrete_ranges(leaf.space), strict=True), start):
+                    nearest = self.clipped(f"x[{k}]", self.number(first), self.number(first + count - 1))
+                    tests.append(f"x[{k}] == rintf({nearest})")
+            start += size
+        return " && ".join(tests)
 
     def finite(self, pointer: str) -> str:
         """Return the test that the number at a pointer is finite."""

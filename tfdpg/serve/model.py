@@ -13,10 +13,12 @@ from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import prediction_log_pb2
 
 from tfdpg import export
+from tfdpg.export.tf_agents import place
 from tfdpg.export.verify import open_session
 from tfdpg.export.warmup import WARMUP_FILE
 from tfdpg.serve.errors import RequestError
 from tfdpg.serve.limits import Limits
+from tfdpg.spec import Leaf, Spec, check_representable
 
 DEFAULT = "serving_default"
 AXES = {"batch": "batch size", "time": "number of time steps"}
@@ -30,23 +32,30 @@ class Tensor:
         info: its `TensorInfo`.
         axes: its shape in `tfdpg.json`, where an axis of any size has a name.
         may_miss: whether numbers may be missing: NaN or infinite.
+        discrete: the Discrete or MultiDiscrete part of the observation that it is; None for other tensors.
     """
 
-    def __init__(self, info: Any, axes: list[Any], may_miss: bool = False):
+    def __init__(self, info: Any, axes: list[Any], may_miss: bool = False, discrete: Leaf | None = None):
         self.may_miss = may_miss
+        self._discrete = discrete
         self.name = info.name
         self.dtype = np.dtype(tf.dtypes.as_dtype(info.dtype).as_numpy_dtype)
         self.axes = axes
         self._shape = tf.TensorShape(info.tensor_shape)
 
     def check(self, name: str, value: np.ndarray) -> None:
-        """Raise `RequestError` if an array has another type or shape, or NaN or infinity where none may be."""
+        """Raise `RequestError` if an array has another type or shape, or a number that is not allowed."""
         if value.dtype != self.dtype:
             raise RequestError(f"input tensor {name}: expects to be {self.dtype} but {value.dtype} is provided")
         if not self._shape.is_compatible_with(value.shape):
             raise RequestError(f"input tensor {name}: expects shape {self._shape} but {value.shape} is provided")
         if value.dtype.kind == "f" and not self.may_miss and not (finite := np.isfinite(value)).all():
             raise RequestError(f"input tensor {name}: expects finite numbers but {value[~finite].flat[0]} is provided")
+        if self._discrete is not None:
+            try:
+                check_representable(self._discrete, value)
+            except ValueError as error:
+                raise RequestError(f"input tensor {name}: {error}") from error
 
 
 class Signature:
@@ -57,7 +66,7 @@ class Signature:
         definition: its `SignatureDef`.
         description: its entry in `tfdpg.json`.
         session: a session with the model.
-        holds: whether the policy holds missing numbers of observations.
+        spec: the spaces.
     """
 
     def __init__(
@@ -66,13 +75,16 @@ class Signature:
         definition: Any,
         description: Mapping[str, Any],
         session: tf.compat.v1.Session,
-        holds: bool = False,
+        spec: Spec,
     ):
+        holds = spec.missing == "hold"
+        discrete = {key: leaf for leaf in spec.leaves if leaf.dtype == "int32" for key in (leaf.name, place(leaf))}
+
         def tensors(kind: str) -> dict[str, Tensor]:
             facts = {each["name"]: each for each in description[kind]}
             missing = {key: holds and each.get("unit") == "observation" for key, each in facts.items()}
             named = getattr(definition, kind).items()
-            return {key: Tensor(info, facts[key]["shape"], missing[key]) for key, info in named}
+            return {key: Tensor(info, facts[key]["shape"], missing[key], discrete.get(key)) for key, info in named}
 
         self.name = name
         self.inputs = tensors("inputs")
@@ -108,8 +120,8 @@ class Signature:
             bytes_per_value: the size of an element in the response; None uses the size of its type.
 
         Raises:
-            RequestError: an input is missing, unknown, or of another type or shape; the sizes of two inputs differ; a
-                limit is exceeded; or the computation fails.
+            RequestError: an input is missing, unknown, of another type or shape, or has a number that is not allowed;
+                the sizes of two inputs differ; a limit is exceeded; or the computation fails.
         """
         self.check_names(inputs)
         for name, expected in self.inputs.items():
@@ -194,7 +206,7 @@ class Model:
     def __init__(self, directory: Path, trusted: bool = False):
         metadata = export.metadata(directory)
         description = metadata["signatures"]
-        holds = metadata.get("missing") == "hold"
+        spec = Spec.from_json(metadata)
         description = {DEFAULT: description["pi"], **description}
         # compute in the thread of the request: for a small network, waking other threads takes longer
         config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1)
@@ -202,7 +214,7 @@ class Model:
         try:
             self.version = int(directory.name)
             self.signatures = {
-                name: Signature(name, definition, description[name], session, holds)
+                name: Signature(name, definition, description[name], session, spec)
                 for name, definition in self.definitions.items()
                 if not name.startswith("__")
             }
