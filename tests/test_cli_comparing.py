@@ -1,6 +1,7 @@
 """`tfdpg compare`: two policies in the same episodes, or on the same logged observations."""
 
 import json
+import warnings
 from pathlib import Path
 
 import gymnasium as gym
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
+from gymnasium.wrappers import TransformReward
 
 import tfdpg
 from tests.agents.roster import SMALL, brief
@@ -101,6 +103,28 @@ def test_policies_of_different_environments_need_a_common_one(tmp_path, capsys):
     assert cli.main(["compare", *runs]) == 1
     assert "of different environments, or of different arguments" in capsys.readouterr().err
     assert cli.main(["compare", *runs, "--episodes", "5", "--env", "tfdpg-test/Counter-v0"]) == 0
+
+
+def tenth_of_pendulum(**kwargs):
+    return TransformReward(gym.make("Pendulum-v1", max_episode_steps=20, **kwargs), lambda reward: reward / 10)
+
+
+def test_commands_keep_the_step_limit_and_warn_of_wrappers_that_they_cannot_make(tmp_path, capsys):
+    wrapped = str(tfdpg.DDPG(tenth_of_pendulum(), **SMALL).export(tmp_path / "wrapped"))
+    plain = str(tfdpg.DDPG(gym.make("Pendulum-v1", max_episode_steps=20), **SMALL).export(tmp_path / "plain"))
+    warning = f"tfdpg: warning: The policy in {wrapped} was trained in an environment with the wrappers ['TransformR"
+    for words in (["evaluate", wrapped], ["compare", wrapped, plain, "--fail-below", "-9999"]):
+        found = []
+        for env in ([], ["--env", f"{__name__}:tenth_of_pendulum"]):
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", UserWarning)
+                assert cli.main([*words, *env, "--episodes", "5", "--json"]) == 0
+            shown = capsys.readouterr()
+            assert shown.err.count(warning) == (not env) and shown.err.count("warning: The policy in") == (not env)
+            found.append(json.loads(shown.out))
+        without, with_wrapper = (each.get("old", each) for each in found)
+        assert without["return"] == pytest.approx(10 * with_wrapper["return"])
+        assert 20 in (without.get("length"), without.get("episode_length"))
 
 
 def test_a_discrete_action_differs_or_not():

@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from tfdpg.arguments import positive_int
+from tfdpg.arguments import positive_int, shown, warn
 from tfdpg.imports import import_user_module, shadowed, user_modules
 
 PATH_CHARACTERS = ":./\\~"
@@ -47,7 +47,19 @@ def make(env_id: str, /, **kwargs: Any) -> gym.Env:
         ValueError: the environment cannot be made. The message gives the reason on one line.
     """
     with _creation_errors(env_id, kwargs):
-        return _with_remarks(gym.make(_entry(env_id), **kwargs), kwargs)
+        return _recorded(_with_remarks(gym.make(_entry(env_id), **kwargs), kwargs), env_id, kwargs)
+
+
+def _recorded(env: Any, env_id: str, kwargs: Mapping[str, Any]) -> Any:
+    """Record how an environment was made, for `made_from`: the id in its own specification lacks the module."""
+    arguments = {name: value for name, value in kwargs.items() if name != "render_mode"}
+    env.unwrapped.tfdpg_made_from = {"id": env_id, "kwargs": arguments}
+    return env
+
+
+def made_from(env: Any) -> dict[str, Any] | None:
+    """Return the id and arguments of an environment that this module made; None for others."""
+    return getattr(env.unwrapped, "tfdpg_made_from", None)
 
 
 def maker(env_id: str) -> Callable[[], gym.Env]:
@@ -227,6 +239,18 @@ def check_followed(named: Sequence[str], trusted: bool, file: Any) -> None:
         )
 
 
+def without_wrappers(environment: Any, file: Any) -> Any:
+    """Return the id and arguments of the environment that a file names; warn of its wrappers, which are only named."""
+    if not isinstance(environment, Mapping) or not environment.get("wrappers"):
+        return environment
+    warn(
+        f"The policy in {file} was trained in an environment with the wrappers {shown(environment['wrappers'])}. These "
+        f"episodes, and their returns, are of {shown(environment.get('id'))} without them. --env "
+        "MODULE:FUNCTION takes a function that returns the wrapped environment."
+    )
+    return {name: value for name, value in environment.items() if name != "wrappers"}
+
+
 def strings(value: Any) -> Iterator[str]:
     """Yield all strings in an argument, including those in nested lists and dicts."""
     if isinstance(value, str):
@@ -249,6 +273,7 @@ def make_envs(env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectorizati
     check_simulated("--num-envs", env_id, kwargs)
     with _creation_errors(env_id, kwargs):
         wrappers: Any = [functools.partial(_with_remarks, kwargs=kwargs)]
-        return gym.make_vec(
+        env = gym.make_vec(
             _entry(env_id), num_envs=num_envs, vectorization_mode=vectorization, wrappers=wrappers, **kwargs
         )
+        return _recorded(env, env_id, kwargs)

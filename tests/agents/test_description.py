@@ -10,10 +10,13 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+from gymnasium.vector import VectorWrapper
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformReward
 
 import tfdpg
-from tests.agents.roster import EAGER, parametrize_agents
+from tests.agents.roster import EAGER, brief, parametrize_agents
 from tests.environments import Counter
+from tfdpg.training.environment.env_runner import environment_of
 
 SMALL = {"hidden_units": (4,), "jit_compile": False}
 
@@ -106,6 +109,46 @@ def test_dir_of_a_module_lists_its_public_names(name):
     assert dir(module) == sorted(module.__all__) and not {"np", "keras", "Any"} & set(module.__all__)
     for each in filter(inspect.isroutine, (getattr(module, name) for name in module.__all__)):
         assert each.__module__.startswith("tfdpg.")
+
+
+def pendulum(**kwargs):
+    return gym.make("Pendulum-v1", **kwargs)
+
+
+@pytest.mark.parametrize(
+    "make, record",
+    [
+        (pendulum, {"kwargs": {}}),
+        (lambda: pendulum(max_episode_steps=200), {"kwargs": {}}),
+        (lambda: pendulum(max_episode_steps=300, g=3.0), {"kwargs": {"g": 3.0, "max_episode_steps": 300}}),
+        (lambda: TimeLimit(pendulum(), 100), {"kwargs": {"max_episode_steps": 100}}),
+        (lambda: TimeLimit(pendulum(), 300), {"kwargs": {}}),  # the limit inside is still 200
+        (lambda: RecordEpisodeStatistics(pendulum()), {"kwargs": {}}),
+        (
+            lambda: TransformReward(gym.Wrapper(pendulum(max_episode_steps=100)), lambda reward: reward / 10),
+            {"kwargs": {"max_episode_steps": 100}, "wrappers": ["TransformReward", "Wrapper"]},
+        ),
+        (
+            lambda: VectorWrapper(gym.make_vec("Pendulum-v1", 2, vectorization_mode="sync", max_episode_steps=9)),
+            {"kwargs": {"max_episode_steps": 9}, "wrappers": ["VectorWrapper"]},
+        ),
+    ],
+)
+def test_the_step_limit_and_the_wrappers_of_the_environment_are_recorded(make, record):
+    assert environment_of(make()) == {"id": "Pendulum-v1"} | record
+
+
+@brief
+def test_the_environment_of_the_last_fit_is_recorded(tmp_path):
+    short = {"epochs": 1, "steps_per_epoch": 5, "max_ep_len": 5, "verbose": 0}
+    agent = tfdpg.TD3("Pendulum-v1", **SMALL, **EAGER, update_after=1000)
+    agent.fit(pendulum(g=3.0), **short)
+    assert agent.environment == {"id": "Pendulum-v1", "kwargs": {"g": 3.0}}
+    agent.save(tmp_path / "agent")
+    loaded = tfdpg.load_agent(tmp_path / "agent", pendulum(g=4.0))
+    assert loaded.environment == agent.environment
+    loaded.fit(pendulum(g=4.0), **short)
+    assert loaded.environment == {"id": "Pendulum-v1", "kwargs": {"g": 4.0}}
 
 
 def test_environments_can_be_given_by_their_ids(tmp_path):

@@ -544,6 +544,24 @@ def test_missing_values_are_held_and_then_the_episode_is_truncated():
         agent.fit(plant, **RUN | {"epochs": 1})
 
 
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_missing_values_end_episodes_of_vector_environments_as_of_single_ones(mode):
+    results = []
+    for count in (1, 2):
+        plants = [Gaps(length=15) for _ in range(count)]
+        for plant in plants:
+            plant.gaps = {8, 9, 24}  # step 9 is truncated, and step 24 ends the next episode anyway
+        makers = [lambda plant=plant: plant for plant in plants]
+        env = plants[0] if count == 1 else gym.vector.SyncVectorEnv(makers, autoreset_mode=mode)
+        agent = tfdpg.TD3(Plant(), **SMALL)
+        agent.fit(env, **RUN | {"epochs": 1, "steps_per_epoch": 30 * count}, hold_steps=1)
+        stored = agent.replay.transitions()
+        is_held = (stored["observations"] == stored["next_observations"]).all(axis=1)
+        results.append([np.count_nonzero(is_held) / count, stored["truncations"][is_held].sum() / count])
+        assert np.isfinite(stored["next_observations"]).all()
+    assert results[0] == results[1] == [3, 2]
+
+
 @pytest.mark.slow
 def test_a_reset_of_one_machine_leaves_the_missing_values_of_the_others():
     plants = [Gaps(length=15), Gaps(length=40)]

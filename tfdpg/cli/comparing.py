@@ -13,7 +13,7 @@ import tyro
 from tfdpg.arguments import positive_int, reject
 from tfdpg.cli import run_paths
 from tfdpg.compat.tensorflow import import_tensorflow
-from tfdpg.environments import check_trusted, make
+from tfdpg.environments import check_trusted, make, without_wrappers
 
 FEWEST = 5
 """The smallest number of episodes from which an interval is computed."""
@@ -97,11 +97,10 @@ def compare(
 
 def _common(environments: Sequence[tuple[dict[str, Any] | None, bool, Path]]) -> dict[str, Any]:
     """Return the environment of the policies, which must be trusted by one of them, and the same for both."""
-    known = [each for each in environments if each[0] is not None]
+    known = [(without_wrappers(each, file), trust, file) for each, trust, file in environments if each is not None]
     if not known:
         raise ValueError("The environment of the policies is not known: pass `--env`.")
     environment, is_trusted, place = max(known, key=lambda each: each[1])
-    assert environment is not None
     if any(each[0] != environment for each in known):
         ids = " and ".join(str(each[0] and each[0]["id"]) for each in known)
         raise ValueError(f"The policies are of different environments, or of different arguments: {ids}. Pass `--env`.")

@@ -131,11 +131,7 @@ def _new_agent(config: RunConfig, env: Any, model: str | Path | None) -> Agent:
     kind: Any = agent_class(config.agent)
     build = kind if model is None else functools.partial(kind.from_export, model)
     objects = _own_objects(config.networks, config.agent, Spec.of(env)) if config.networks else {}
-    made = build(env, **config.agent_options, **objects, seed=config.seed)
-    # the id in the environment's own specification lacks the module that registers it
-    kwargs = {name: value for name, value in config.env_kwargs.items() if name != "render_mode"}
-    made.environment = {"id": config.env, "kwargs": kwargs}
-    return made
+    return build(env, **config.agent_options, **objects, seed=config.seed)
 
 
 def _own_objects(reference: str, agent: str, spec: Spec) -> dict[str, Any]:
@@ -189,13 +185,15 @@ def _callbacks(
 ) -> list[keras.callbacks.Callback]:
     prefix = "" if _is_real(config, env) and not config.evaluate else "val_"
     best, mode = best_log(config.best_by, prefix)
+    exported = ExportBest(directory / "best", best, mode=mode)
+    exported.is_of_run = True
     checkpoint = _SignedCheckpoint if is_own else Checkpoint
     callbacks = [
         ProgressLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
         ScalarWriter(directory / "tensorboard", config.write_interval),
         StepFile(directory / TRAINED, began),
-        ExportBest(directory / "best", best, mode=mode),
+        exported,
         *([LatenessLogger(directory / LATENESS, append=True)] if config.fit_options.get("realtime") else []),
         # The checkpoint is last. If the process is killed before it is saved, the resumed run removes or repeats what
         # the other callbacks wrote in this epoch.

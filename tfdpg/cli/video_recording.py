@@ -18,7 +18,7 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from tfdpg.cli.recording import StepRecorder
-from tfdpg.environments import check_trusted, make
+from tfdpg.environments import check_trusted, make, without_wrappers
 from tfdpg.imports import SAFE_PATH, safe_path
 
 FORMATS = (".mp4", ".mkv", ".mov", ".avi", ".gif")
@@ -63,7 +63,7 @@ def evaluation_env(
     """Make the environment of an evaluation, and close it at the end.
 
     Args:
-        environment: the id and arguments in `file`, as a dict with the keys `id` and `kwargs`; None if it has none.
+        environment: the id and arguments in `file`, as `environment_of` returns them; None if it has none.
         env_id: an id to use instead.
         render: whether to show the environment in a window.
         video: the file to record a video to.
@@ -76,9 +76,10 @@ def evaluation_env(
         environment = {"id": env_id, "kwargs": {}}
     elif environment is None:
         raise ValueError("The exported model does not name its environment. Pass --env ID.")
-    elif not isinstance(environment, Mapping) or set(environment) != {"id", "kwargs"}:
-        raise ValueError(f"An environment must be an id and a dict of arguments. Received: {environment!r}")
     else:
+        environment = without_wrappers(environment, file)
+        if not isinstance(environment, Mapping) or set(environment) != {"id", "kwargs"}:
+            raise ValueError(f"An environment must be an id and a dict of arguments. Received: {environment!r}")
         check_trusted(environment["id"], environment["kwargs"], trusted, file)
     make_env = functools.partial(_make, environment["id"], record, names, **environment["kwargs"])
     if video is not None:

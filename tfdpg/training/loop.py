@@ -18,7 +18,7 @@ from tfdpg.training.callbacks.monitors import as_callback_list, prepare
 from tfdpg.training.callbacks.progress import ProgressBar, resolve
 from tfdpg.training.data.datasets import load_into
 from tfdpg.training.data.demonstrations import demonstrating
-from tfdpg.training.environment.env_runner import EnvRunner
+from tfdpg.training.environment.env_runner import EnvRunner, environment_of
 from tfdpg.training.environment.env_timeout import check_processes, env_timeout
 from tfdpg.training.environment.env_watch import EnvWatch
 from tfdpg.training.evaluation import summarise
@@ -52,6 +52,7 @@ def fit(agent: TrainedAgent, env: Any, options: FitOptions) -> keras.callbacks.H
         contextlib.ExitStack() as resources,
     ):
         check_environments(agent, options.validation_env, env, options.realtime)
+        agent.environment = environment_of(env) or agent.environment
         agent.relabel_with(env)
         resources.enter_context(demonstrating(agent, options))
         watch = EnvWatch(env)

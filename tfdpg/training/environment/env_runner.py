@@ -16,8 +16,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from tfdpg.acting import FeatureRows, Preprocessing
 from tfdpg.arguments import shown, warn
 from tfdpg.compat.gymnasium import awaits_replies
-from tfdpg.environments import is_real, place_of
-from tfdpg.findings import malformed_reset, step_limit
+from tfdpg.environments import is_real, made_from, place_of
+from tfdpg.findings import malformed_reset, step_limit, wrappers_of
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
 from tfdpg.training.environment.env_watch import CLOCK, EnvWatch
@@ -40,6 +40,8 @@ LONG_EPISODE = 10_000
 """An episode that has lasted so many steps is reported, unless a step limit will end it."""
 _endless: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 """The environments that were reported, by their `id`."""
+NEUTRAL = {"HumanRendering", "RecordEpisodeStatistics", "RecordVideo", "RenderCollection", "TimeLimit"}
+"""The names of Gymnasium's wrappers that change no episode, and of the one whose limit is an argument of its `make`."""
 SUCCESS = "is_success", "success"
 """The entries of `info` that say whether a task is solved: of gymnasium-robotics and Stable-Baselines3, and others."""
 TRAINING, EVALUATION = 0, 1
@@ -317,10 +319,10 @@ class EnvRunner:
             terminated = np.array([terminated])
             truncated = np.array([truncated])
         if self._held is not None:
-            observation, reward, lost = self._held.fill(observation, reward)
+            observation, reward, lost = self._held.fill(observation, reward, final, terminated | truncated)
+            final = observation
             self._report_missing(lost)
             truncated = truncated | (lost & ~terminated)
-            final = final if self._is_vector else observation
         self._open.add(reward)
         if (over := self._open.lengths >= self._longest).any():
             if self._max_ep_len is not None:
@@ -532,15 +534,36 @@ def check_partial_reset(env: gym.vector.VectorEnv) -> None:
 
 
 def environment_of(env: Any) -> dict[str, Any] | None:
-    """Return the id and arguments of an environment; None for a `Spec`, or if they are not JSON values."""
+    """Return the `id` and `kwargs` of an environment, and `wrappers`, the names of wrappers, if there are any.
+
+    None for a `Spec`, or if the arguments are not JSON values.
+    """
     if isinstance(env, str):
         return {"id": env, "kwargs": {}}
     spec = None if isinstance(env, Spec) else env.spec
     if spec is None:
         return None
+    if (made := made_from(env)) is not None:
+        return made
+    registered = gym.registry.get(spec.id)
     kwargs = {k: v for k, v in spec.kwargs.items() if k not in ("num_envs", "vectorization_mode", "render_mode")}
+    if (limit := step_limit(env)) not in (None, registered and registered.max_episode_steps):
+        kwargs["max_episode_steps"] = limit
     try:
         json.dumps(kwargs)
     except TypeError:
         return None
-    return {"id": spec.id, "kwargs": kwargs}
+    own = {wrapper.name for wrapper in registered.additional_wrappers} if registered else set()
+    wrappers = [name for name in _added_wrappers(env) if name not in own]
+    return {"id": spec.id, "kwargs": kwargs} | ({"wrappers": wrappers} if wrappers else {})
+
+
+def _added_wrappers(env: Any) -> list[str]:
+    """Return the names of the wrappers around what `gymnasium.make` returned, the outermost first."""
+    names = []
+    for each in wrappers_of(env):
+        if isinstance(each, gym.wrappers.OrderEnforcing | gym.wrappers.PassiveEnvChecker):
+            break  # what is inside, `gymnasium.make` makes again
+        if isinstance(each, gym.Wrapper | gym.vector.VectorWrapper):
+            names.append(type(each).__name__)
+    return [name for name in names if name not in NEUTRAL]

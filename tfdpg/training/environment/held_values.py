@@ -56,17 +56,24 @@ class HeldValues:
         self._missing = np.where(is_reset, 0, self._missing)
         return observation, is_finite
 
-    def fill(self, observation: Any, reward: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray]:
+    def fill(
+        self, observation: Any, reward: np.ndarray, final: Any, ended: np.ndarray
+    ) -> tuple[Any, np.ndarray, np.ndarray]:
         """Replace the missing values of a step.
 
         Args:
             observation: a batch of observations.
             reward: `[num_envs]`.
+            final: see `Spec.pack_final`; `observation` itself if it holds the last observations of episodes.
+            ended: the sub-environments whose episode ended, bool `[num_envs]`.
 
         Returns:
-            The observations and rewards; and where too many steps in succession had missing values, `[num_envs]`. A
-            reward that is missing before there was another one is 0.
+            The observations, where episodes ended the final ones, and the rewards; and where too many steps in
+            succession had missing values, `[num_envs]`. A reward that is missing before there was another one is 0.
         """
+        if final is not observation:
+            packed = self._spec.pack_final(self._spec.pack(observation), final, ended)
+            observation = self._unpacked(self._spec.unpack(packed))
         parts, _ = self._spec.arrays(observation, ("batch",))
         is_finite = _is_finite(reward)
         for part in parts.values() if self._holds_observations else ():
