@@ -6,7 +6,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import EAGER, needs, parametrize_agents
+from tests.agents.roster import AGENTS, EAGER, fit_briefly, needs, parametrize_agents
 from tests.agents.test_options import doubled, fitted
 from tests.environments import Counter
 
@@ -59,16 +59,32 @@ def test_unfinished_episodes_of_all_sub_environments_continue_after_loading(make
     assert again.replay.added == agent.replay.added == 12 and again.env_steps == agent.env_steps == 9
 
 
+def learn_from_observation(agent, value):
+    agent.act(np.zeros(2, np.float32))
+    agent.observe(0.0, np.full(2, value, np.float32), True, False)
+    agent.learn(updates=1)
+
+
 @parametrize_agents("DDPG")
 def test_loaded_observation_statistics_are_kept(make, tmp_path):
     agent = fitted(make, Counter(length=9), steps=60, normalize_observations=True, **EAGER)
     agent.save_weights(tmp_path / "a.weights.h5")
     other = make(Counter(), normalize_observations=True, **EAGER)
     other.load_weights(tmp_path / "a.weights.h5")
-    other.act(np.zeros(2, np.float32))
-    other.observe(0.0, np.full(2, 100.0, np.float32), True, False)
-    other.learn(updates=1)
+    learn_from_observation(other, 100)
     assert np.abs(other.data.normalizers[0].mean.numpy() - agent.data.normalizers[0].mean.numpy()).max() < 1
+
+
+def test_loaded_observation_statistics_replace_those_of_an_agent_that_has_learned_but_initial_ones_do_not():
+    initial, agent, other = (AGENTS["TD3"](Counter(), normalize_observations=True, **EAGER) for _ in range(3))
+    fit_briefly(agent, Counter(length=9), epochs=1, steps_per_epoch=60)
+    mean = agent.data.normalizers[0].mean.numpy()
+    learn_from_observation(other, 100)
+    other.set_weights(agent.get_weights())
+    agent.set_weights(initial.get_weights())
+    for each in (agent, other):
+        learn_from_observation(each, 0)
+        np.testing.assert_allclose(each.data.normalizers[0].mean.numpy(), mean, rtol=0.1)
 
 
 @parametrize_agents("DDPG")

@@ -107,6 +107,7 @@ def test_the_default_discount_is_gamma_and_the_default_weight_is_1(td3, batch, m
         ({"rewards": np.zeros(7)}, r"'rewards'\]` .*\(8,\). Received: \(7,\)"),
         ({"actions": np.zeros((8, 2))}, r"'actions'\]` .*\(8, 1\). .* \(8, 2\)"),
         ({"weights": np.full(8, np.nan)}, r"`batch\['weights'\]` must be finite"),
+        ({"terminations": np.full(8, 2)}, r"`batch\['terminations'\]` must be 0 or 1. Received: 2"),
         ({"dones": np.zeros(8)}, r"unknown arrays: \['dones'\]"),
         ({"observations": {"position": np.zeros((8, 2))}}, "`observation` must be .*a dict with the keys .'position'"),
     ],

@@ -143,7 +143,7 @@ def test_an_environment_is_not_blamed_for_what_the_policy_did(monkeypatch):
 
     env = Echo()
     agent = agent_for(env, start_steps=0)
-    agent.set_weights([np.full_like(weight, np.nan) for weight in agent.get_weights()])
+    agent.pi.set_weights([np.full_like(weight, np.nan) for weight in agent.pi.get_weights()])
     with pytest.raises(FloatingPointError, match="action is not .*environment step 1"):
         agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)
     with pytest.raises(FloatingPointError, match="action is not .*step 1 of an evaluation"):

@@ -72,6 +72,9 @@ def test_counts_by_hand():
     assert scores == {**returns, "episode_length": 4, "terminated": 1, "truncated": 0}
     assert env.episode == 2  # three episodes, and no reset more
     assert tfdpg.evaluate(Fixed(env), env, episodes=2, max_ep_len=2)["return"] == 3
+    for wrong in (0, -5, True, 2.5):
+        with pytest.raises(ValueError, match=f"`max_ep_len` must be a positive integer. Received: max_ep_len={wrong}"):
+            tfdpg.evaluate(Fixed(env), env, max_ep_len=wrong)
 
 
 def test_the_seed_fixes_the_episodes():

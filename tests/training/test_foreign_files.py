@@ -188,6 +188,9 @@ def test_weights_that_are_not_finite_are_named_and_not_loaded(tmp_path, number):
     path = agent.networks["q1"].weights[0].path
     with pytest.raises(ValueError, match=f"^{file} must hold .*: 3 of {values.size} numbers of `{path}` of .*`q1` are"):
         agent.load_weights(file)
+    wrong = [np.full_like(weight, number, np.float64) for weight in before]
+    with pytest.raises(ValueError, match="^`weights` must be finite weights. Received: .* of .* are NaN or"):
+        agent.set_weights(wrong)
     for one, other in zip(before, agent.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 

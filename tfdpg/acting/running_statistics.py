@@ -50,7 +50,7 @@ class RunningStatistics:
         self.mean = self.mean + apart * count / total
         self.count = total
 
-    def adopt(self, mean: np.ndarray, variance: np.ndarray, count: int = 1000) -> None:
+    def adopt(self, mean: np.ndarray, variance: np.ndarray, count: int) -> None:
         """Replace the statistics by a given mean and variance, `[features]`, weighted as `count` observations."""
         self.count = count
         self.mean = np.where(self._real, mean, 0.0)

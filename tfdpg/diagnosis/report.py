@@ -100,8 +100,6 @@ def diagnose(
 ) -> Diagnosis:
     """See `Agent.diagnose`."""
     positive_int("episodes", episodes)
-    if max_ep_len is not None:
-        positive_int("max_ep_len", max_ep_len)
     chosen_seed = agent.seed if seed is None else natural("seed", seed)
     curves = history if history is not None else getattr(agent.history, "history", {})
     with opened(env) as env:

@@ -24,6 +24,8 @@ from tfdpg.training.learning.device_replay import DeviceReplay
 
 EXAMPLE_ROWS = 2000
 """The number of rows of an invented episode, which must be longer than the sequences of minibatches."""
+LOADED_COUNT = 1000
+"""The smallest number of observations as which a mean and variance that are loaded with weights count."""
 ATTEMPTS = 5
 """How often rows are packed while another thread may store steps, before this thread has to wait."""
 
@@ -297,6 +299,16 @@ class AgentData:
         for normalizer in self.normalizers:
             normalizer.mean.assign(statistics.mean)
             normalizer.variance.assign(statistics.variance)
+
+    def read_statistics(self) -> None:
+        """Replace the mean and variance of observations by those in the networks, unless these are the initial ones."""
+        statistics = self.observation_statistics
+        if statistics is None:
+            return
+        normalizer = self.normalizers[0]
+        mean, variance = np.asarray(normalizer.mean, float), np.asarray(normalizer.variance, float)
+        if mean.any() or (variance != 1).any():
+            statistics.adopt(mean, variance, max(statistics.count, LOADED_COUNT))
 
 
 def _find_normalizers(networks: Iterable[keras.Model]) -> list[Normalizer]:

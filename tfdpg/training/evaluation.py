@@ -149,8 +149,8 @@ def evaluate(
         episodes of its mean over the steps that had it.
 
     Raises:
-        ValueError: the spaces of `env` are not the policy's, a callable does not return actions, or the environment
-            returned NaN or infinity.
+        ValueError: an argument is out of its range, the spaces of `env` are not the policy's, a callable does not
+            return actions, or the environment returned NaN or infinity.
         FloatingPointError: an action of the policy is NaN or infinite, and so is the result of the step.
 
     Example:
@@ -185,6 +185,8 @@ def run_episodes(
     It returns before the next step if `is_stopped` is True. For `hold_steps`, see `EnvRunner`.
     """
     positive_int("episodes", episodes)
+    if max_ep_len is not None:
+        positive_int("max_ep_len", max_ep_len)
     policy, memory = prepare_policy(policy, env)
     spec = policy.spec
     spec.check(env)

@@ -44,16 +44,21 @@ def load_weights(networks: Mapping[str, keras.Model], filepath: str | Path) -> l
         if difference := _first_difference(networks, stored):
             raise ValueError(f"{filepath} holds the weights of another architecture: {difference}")
         weights = [array[()] for name in networks for array in stored[name]]
+    _refuse_nonfinite(networks, weights, f"{filepath} must hold", "loaded")
+    return weights
+
+
+def _refuse_nonfinite(networks: Mapping[str, keras.Model], weights: Sequence[Any], must: str, done: str) -> None:
+    """Raise `ValueError`, with the name of the first one, for weights of networks that are NaN or infinite."""
     variables = [(name, weight.path) for name, network in networks.items() for weight in network.weights]
     for (name, path), weight in zip(variables, weights, strict=True):
         with np.errstate(over="ignore"):
-            bad = weight.size - np.count_nonzero(np.isfinite(weight.astype(np.float32)))
+            bad = np.count_nonzero(~np.isfinite(np.asarray(weight, np.float32)))
         if bad:
             raise ValueError(
-                f"{filepath} must hold finite weights. Received: {bad} of {weight.size} numbers of `{path}` of the "
-                f"network `{name}` are NaN or infinite. Nothing is loaded."
+                f"{must} finite weights. Received: {bad} of {np.size(weight)} numbers of `{path}` of the network "
+                f"`{name}` are NaN or infinite. Nothing is {done}."
             )
-    return weights
 
 
 def _first_difference(networks: Mapping[str, keras.Model], given: Mapping[str, Sequence[Any]]) -> str:
@@ -113,7 +118,8 @@ def set_weights(networks: Mapping[str, keras.Model], weights: Sequence[np.ndarra
     """Set the weights of networks, in order.
 
     Raises:
-        ValueError: the weights have other shapes; the message names the first one that differs. Nothing is set.
+        ValueError: the weights have other shapes, or are NaN or infinite; the message names the first such one. Nothing
+            is set.
     """
     variables = [variable for network in networks.values() for variable in network.weights]
     rest = iter(weights)
@@ -122,6 +128,7 @@ def set_weights(networks: Mapping[str, keras.Model], weights: Sequence[np.ndarra
         raise ValueError(f"`weights` are those of another architecture: {difference}")
     if len(weights) != len(variables):
         raise ValueError(f"`weights` must have {len(variables)} arrays. Received: {len(weights)}")
+    _refuse_nonfinite(networks, weights, "`weights` must be", "set")
     for variable, weight in zip(variables, weights, strict=True):
         variable.assign(weight)
 

@@ -26,7 +26,7 @@ def pack_transitions(spec: Spec, batch_size: int, gamma: float, batch: Mapping[s
             bootstrap. `ReplayBuffer.sample` returns such a dict.
 
     Raises:
-        ValueError: arrays are missing, of other shapes, or not finite.
+        ValueError: arrays are missing, of other shapes, or not finite; or ends of episodes are not 0 or 1.
     """
     arrays = _Arrays(batch, (batch_size,), ("truncations", "behaviours", "states"))
     layout, first, last = TransitionLayout.of(spec), *(arrays.observations(spec, name) for name in OBSERVATIONS)
@@ -64,7 +64,7 @@ def pack_windows(
             and the action and reward at t + 1 are ignored.
 
     Raises:
-        ValueError: arrays are missing, of other shapes, or not finite.
+        ValueError: arrays are missing, of other shapes, or not finite; or ends of episodes are not 0 or 1.
     """
     arrays = _Arrays(batch, (batch_size, steps), ("discounts", "truncations"))
     layout = WindowLayout.of(spec, spec.act_dim + record_width)
@@ -111,7 +111,8 @@ def pack_sequences(
             `[batch, state_width]`, the state before its first step (default 0). Truncated steps bootstrap.
 
     Raises:
-        ValueError: arrays are missing, of other shapes, or not finite; steps have gaps, or continue after an end.
+        ValueError: arrays are missing, of other shapes, or not finite; ends of episodes are not 0 or 1; steps
+            have gaps, or continue after an end.
     """
     rows = burn_in + length + n_step
     arrays = _Arrays(batch, (batch_size, rows - 1))
@@ -168,6 +169,8 @@ class _Arrays:
             raise ValueError(f"`batch[{name!r}]` must have the shape {wanted}. Received: {array.shape}")
         if not np.isfinite(array).all():
             raise ValueError(f"`batch[{name!r}]` must be finite numbers")
+        if name in ("terminations", "truncations") and (wrong := array[(array != 0) & (array != 1)]).size:
+            raise ValueError(f"`batch[{name!r}]` must be 0 or 1. Received: {wrong[0]:g}")
         return array.reshape(wanted)
 
     def actions(self, spec: Spec) -> np.ndarray:
