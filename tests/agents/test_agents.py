@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import fit_briefly, needs, parametrize_agents
+from tests.agents.roster import SMALL, fit_briefly, needs, parametrize_agents
 from tests.environments import Counter
 from tfdpg.training.learning.updates import should_use_xla
 
@@ -170,6 +170,52 @@ def test_a_custom_loop_over_a_vector_environment_in_each_autoreset_mode(make, mo
     np.testing.assert_array_equal(stored["rewards"], stored["observations"][:, 1] + 1)
 
 
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_ends_of_another_autoreset_mode_are_refused(mode):
+    envs = SyncVectorEnv([lambda: Counter(length=3)] * 2, autoreset_mode=mode)
+    agent = tfdpg.TD3(envs, **SMALL)
+    observations, _ = envs.reset(seed=0)
+
+    def step(final):
+        nonlocal observations
+        observations, reward, terminated, truncated, _ = envs.step(agent.act(observations))
+        agent.observe(reward, observations, terminated, truncated, observations if final else None)
+
+    for _ in range(2):
+        step(final=mode == AutoresetMode.NEXT_STEP)
+    if mode != AutoresetMode.DISABLED:
+        with pytest.raises(ValueError, match=f"`final_observation` must be .*{mode.name}.*Received"):
+            step(final=mode == AutoresetMode.NEXT_STEP)
+        assert len(agent.replay) == 4
+        return
+    for _ in range(3):
+        step(final=False)
+        if observations[0, 1] == 3:
+            observations, _ = envs.reset(options={"reset_mask": np.ones(2, bool)})
+    assert len(agent.replay) == 2 * 5  # the first steps after a reset, too
+
+
+def test_a_batch_of_one_from_an_environment_is_not_taken_for_a_vector_environment():
+    env = Counter(length=3)
+    agent = tfdpg.TD3(env, **SMALL)
+    for _ in range(3):
+        observation, _ = env.reset()
+        for _ in range(3):
+            observation, reward, terminated, truncated, _ = env.step(agent.act(observation[None])[0])
+            agent.observe([reward], observation[None], [terminated], [truncated])
+    assert len(agent.replay) == 9
+
+
+def test_an_action_whose_outcome_is_not_stored_is_reported_once():
+    env = Counter()
+    agent = tfdpg.TD3(env, **SMALL)
+    observation, _ = env.reset()
+    agent.act(observation)
+    with pytest.warns(UserWarning, match="`act` was called again before `observe`.*use `predict` or `policy`"):
+        agent.act(observation, explore=False)
+    agent.act(observation, explore=False)
+
+
 @parametrize_agents("ACER", "DDPG")
 def test_wrong_calls_of_act_and_observe_are_rejected(make):
     agent = make(Counter())
@@ -178,6 +224,15 @@ def test_wrong_calls_of_act_and_observe_are_rejected(make):
     agent.act(np.zeros(2, np.float32))
     with pytest.raises(ValueError, match="reward is not .*environment step 1"):
         agent.observe(np.nan, np.zeros(2), False, False)
+    for wrong in (
+        ("1.0", False, False),
+        (1.0, "False", False),
+        (1.0, False, {}),
+        (1.0, np.nan, False),
+        (1.0, 2, False),
+    ):
+        with pytest.raises(ValueError, match="`(reward|terminated|truncated)` must be a .*Received"):
+            agent.observe(wrong[0], np.zeros(2), *wrong[1:])
     assert agent.env_steps == 0 and agent.replay.size == 1
     agent.observe(1.0, np.zeros(2), False, False)
     assert agent.env_steps == 1

@@ -291,6 +291,8 @@ def test_the_best_may_have_the_smallest_value(tmp_path):
     again = tfdpg.callbacks.ExportBest(tmp_path / "best", monitor="env_steps", keep=None, mode="min")
     fit([again], epochs=1, agent=agent)
     assert again.best == 20 and [path.name for path in (tmp_path / "best").iterdir()] == ["1"]
+    with pytest.warns(UserWarning, match="version 1 of an earlier training run, with env_steps=20"):
+        fit([again], epochs=1)  # a new agent
     with pytest.raises(ValueError, match="`mode` must be 'max' or 'min'"):
         tfdpg.callbacks.ExportBest(tmp_path / "best", mode="auto")
 

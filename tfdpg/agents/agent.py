@@ -60,7 +60,8 @@ class Agent(metaclass=_AgentType):
     Attributes:
         spec: the spaces of the environment.
         seed: the seed of the agent.
-        environment: the id and arguments of the environment; None if they are unknown.
+        environment: the id and arguments of the environment of the last `fit`, or before of the constructor, and the
+            names of its wrappers; None if they are unknown.
         networks: the networks by name: `pi`, `q1`, ...
         targets: the target networks, by the names of the networks that they follow.
         copies: all copies of networks by name: `pi_target`, ...
@@ -223,7 +224,9 @@ class Agent(metaclass=_AgentType):
         return self.learner.updates
 
     def act(self, observation: Any, explore: bool = True) -> np.ndarray:
-        """Select actions, and keep the state of this step until `observe` is called.
+        """Select actions, and keep the state of this step until `observe` stores the outcome.
+
+        For actions whose outcome is not stored, such as those of an evaluation, use `predict` or `policy`.
 
         Args:
             observation: one observation, or a batch with one for each sub-environment.
@@ -348,7 +351,8 @@ class Agent(metaclass=_AgentType):
             The metrics of the update, and `loss`.
 
         Raises:
-            ValueError: an array is missing, unknown, of another shape, or not finite.
+            ValueError: an array is missing, unknown, of another shape, or not finite; or ends of episodes are not 0 or
+                1.
             FloatingPointError: weights became NaN or infinite.
         """
         return self.learner.update_on_batch(self.data.pack(batch))
@@ -441,7 +445,8 @@ class Agent(metaclass=_AgentType):
             `per_episode` also the lists `returns` and `lengths`.
 
         Raises:
-            ValueError: the environment has other spaces, or returned NaN or infinity.
+            ValueError: an argument is out of its range, the environment has other spaces, or it returned NaN or
+                infinity.
             FloatingPointError: an action of the policy is NaN or infinite, and so is the result of the step.
         """
         seed = self.seed if seed is None else seed
@@ -544,18 +549,18 @@ class Agent(metaclass=_AgentType):
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
         """Set the weights of all networks and their copies.
 
+        The mean and variance of observations that are among them replace those of this agent. Observations that it
+        collects later change them. Those of an agent that has made no update are not used.
+
         Args:
             weights: arrays of the same number and shapes as those that `get_weights` returns.
 
         Raises:
-            ValueError: the number or the shape of the arrays differs.
+            ValueError: the number or the shape of the arrays differs, or they have NaN or infinity. Nothing is set.
         """
         self.learner.synchronize()
         network_weights.set_weights(self.parts.all, weights)
-        if self.data.observation_statistics is not None and self.data.observation_statistics.count == 0:
-            self.data.observation_statistics.adopt(
-                self.data.normalizers[0].mean.numpy(), self.data.normalizers[0].variance.numpy()
-            )
+        self.data.read_statistics()
         self.data.actor.refresh()
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
@@ -573,7 +578,7 @@ class Agent(metaclass=_AgentType):
         network_weights.save_weights(self.parts.all, filepath, overwrite)
 
     def load_weights(self, filepath: str | Path) -> None:
-        """Load weights that `save_weights` saved.
+        """Load weights that `save_weights` saved, as `set_weights` does.
 
         Args:
             filepath: the file.

@@ -97,7 +97,8 @@ class AgentOptions(Options, group="algorithm"):
 
     reward_shaper: "RewardShaper | None" = None
     """callable that returns the rewards to store. Its arguments are the rewards `[num_envs]`, the number of the
-    environment step, and the total number of steps or None. Logged returns are those of the environment."""
+    environment step, and the total number of steps or None. Logged returns are those of the environment. Data of
+    `fit_offline` and `demonstrations` is stored as it is, so its rewards must already be on this scale."""
     recorders: Annotated["Sequence[ReplayBuffer | str | Path]", Unsaved] = ()
     """further replay buffers (`tfdpg.replay.ReplayBuffer`), or directories for files that `fit_offline` reads, which
     receive every transition."""

@@ -101,8 +101,8 @@ class Checkpoint(AgentCallback):
 class ExportBest(AgentCallback):
     """Exports the policy whenever it is the best so far, as the next version in a model directory.
 
-    TensorFlow Serving then always serves the best policy. A resumed training run reads the best score so far from the
-    newest version.
+    TensorFlow Serving then always serves the best policy. When training begins, the best score so far is that of the
+    newest version. A warning says so if the agent has not trained yet, since the version is then of another run.
 
     Args:
         directory: the model directory.
@@ -111,6 +111,10 @@ class ExportBest(AgentCallback):
         keep: the number of newest versions to keep, at least 1, in addition to those with labels; None keeps all. Use
             at least 2 for servers that poll slowly, so that a version is not removed before it is loaded.
         mode: "max" or "min", whether the largest or the smallest value is the best.
+
+    Attributes:
+        best: the best score so far.
+        is_of_run: whether the directory belongs to one run, whose versions stay if the run begins again.
 
     Raises:
         ValueError: `keep` or `mode` is out of its range; or, at the end of an epoch, the log is missing.
@@ -138,6 +142,7 @@ class ExportBest(AgentCallback):
             raise reject("mode", "'max' or 'min'", mode)
         self.mode = mode
         self.best = -np.inf if mode == "max" else np.inf
+        self.is_of_run = False
 
     def rehearse(self) -> None:
         """Export into a temporary directory: TensorFlow's first export holds up other threads for about 50 ms."""
@@ -148,7 +153,15 @@ class ExportBest(AgentCallback):
         """Read the best score so far from the newest valid version."""
         for version in reversed(export.versions(self.directory)):
             try:
-                self.best = export.metadata(self.directory / str(version))["scores"].get(self.monitor, self.best)
+                scores = export.metadata(self.directory / str(version))["scores"]
+                is_new = (self.agent.env_steps, self.agent.updates) == (0, 0)
+                if self.monitor in scores and is_new and not self.is_of_run:
+                    warn(
+                        f"{self.directory} has version {version} of an earlier training run, with {self.monitor}="
+                        f"{scores[self.monitor]:g}. Only better policies will be exported. To export the best policy "
+                        "of this training run, use an empty directory."
+                    )
+                self.best = scores.get(self.monitor, self.best)
                 return
             except (OSError, LookupError, export.ExportError) as error:
                 warnings.warn(f"The best score so far is unknown: {error}", stacklevel=2)

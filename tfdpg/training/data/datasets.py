@@ -1,6 +1,5 @@
 """Add stored transitions from arrays, files, checkpoints or data sets to a replay buffer."""
 
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 
 from tfdpg.acting import Preprocessing
 from tfdpg.acting.preprocessing import differs
-from tfdpg.arguments import reject, shown
+from tfdpg.arguments import reject, shown, warn
 from tfdpg.companions import companion
 from tfdpg.files import check_data
 from tfdpg.hints import did_you_mean
@@ -310,7 +309,7 @@ def _check_names(names: Sequence[str], source: str) -> None:
         )
     if unread := sorted({name.split("/")[0] for name in names} - KNOWN - OF_D4RL):
         hint = did_you_mean(unread[0], KNOWN, "{!r}")
-        warnings.warn(f"{source} has arrays that are not read: {shown(unread)}.{hint}", stacklevel=2)
+        warn(f"{source} has arrays that are not read: {shown(unread)}.{hint}")
 
 
 def _by_client(data: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:

@@ -8,9 +8,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from tfdpg.acting import BehaviourPolicy, FeatureRows, Preprocessing
-from tfdpg.arguments import reject
+from tfdpg.arguments import reject, shown, warn
 from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
 from tfdpg.replay.demonstrations import Demonstrations
 from tfdpg.spec import Packed, Spec
@@ -92,6 +93,7 @@ class Collector:
         self._observed_at = CLOCK.now
         self._acted_at = CLOCK.now
         self._is_checked = False  # whether `observe` is to find out if the environment was interrupted
+        self._has_warned = False  # of a second `act`
         self._stale: np.ndarray | None = None  # mask of observations that are not of the environment's present state
 
     def report_episodes(self, episode_ended: Callable[[Episode, int], None], count_updates: Callable[[], int]) -> None:
@@ -118,6 +120,12 @@ class Collector:
 
     def act_in_loop(self, observation: Any, explore: bool) -> np.ndarray:
         """See `Agent.act`."""
+        if self._pending is not None and not self._has_warned:
+            self._has_warned = True
+            warn(
+                "`act` was called again before `observe`, which stores only the outcome of the last action. For "
+                "actions whose outcome is not stored, such as those of an evaluation, use `predict` or `policy`."
+            )
         if self._rows is None or self._preprocessing is None:
             return self.act(observation, explore)
         action = self.act(self._rows.of(observation), explore)
@@ -127,10 +135,14 @@ class Collector:
         self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final: Any, action: Any = None
     ) -> None:
         """See `Agent.observe`."""
+        if np.asarray(reward).dtype.kind in "SU":
+            raise reject("reward", "a number, or one for each sub-environment", reward)
+        terminated, truncated = _ends("terminated", terminated), _ends("truncated", truncated)
+        self._check_final(final, bool(terminated.any() or truncated.any()))
         if self._rows is None or self._preprocessing is None:
             self.observe(reward, next_observation, terminated, truncated, final, action)
             return
-        ended = (np.asarray(terminated, bool) | np.asarray(truncated, bool)).reshape(self.env_indices.shape)
+        ended = (terminated | truncated).reshape(self.env_indices.shape)
         resetting = self._resetting
         features = self._rows.advance(next_observation, ended, final)
         if resetting is not None:
@@ -235,11 +247,33 @@ class Collector:
         if any_ended:
             self._end_and_report(ended, all_terminated, truncated)
         may_reset = final_observation is None and (any_ended or interrupted is not None)
-        if may_reset and will_reset.any() and not self._spec.is_single(next_observation):
+        may_reset = may_reset and not self._spec.is_single(next_observation)
+        if may_reset and will_reset.any() and self._autoreset_mode != AutoresetMode.DISABLED:
             self._resetting = will_reset
         if interrupted is not None and self._watch is not None:
             self.close_interrupted(interrupted, self._watch)
         return packed if continues else None
+
+    @property
+    def _autoreset_mode(self) -> AutoresetMode | None:
+        """The mode of the environment that a custom loop has just stepped; None if it is not known."""
+        watch = self._watch
+        if watch is None or not self._is_checked or not watch.stepped_since(self._acted_at).any():
+            return None
+        return watch.autoreset_mode
+
+    def _check_final(self, final: Any, any_ended: bool) -> None:
+        """Raise `ValueError` if episodes ended in an environment that gives their last observations in another way."""
+        if any_ended and self._autoreset_mode == AutoresetMode.SAME_STEP and final is None:
+            raise ValueError(
+                "`final_observation` must be info['final_obs'] if an episode ended, because this environment resets "
+                "itself in the same step (AutoresetMode.SAME_STEP). Received: None"
+            )
+        if any_ended and self._autoreset_mode == AutoresetMode.NEXT_STEP and final is not None:
+            raise ValueError(
+                "`final_observation` must be None, because this environment resets itself in the next step "
+                f"(AutoresetMode.NEXT_STEP). Received: {shown(final)}"
+            )
 
     def _executed(self, action: Any) -> np.ndarray:
         """Return the actions that the environment executed, float32 `[num_envs, act_dim]`."""
@@ -493,3 +527,15 @@ class Collector:
     @property
     def _this_step(self) -> str:
         return f"environment step {self._schedule.env_steps + 1}; nothing of this step was stored"
+
+
+def _ends(name: str, given: Any) -> np.ndarray:
+    """Return ends of episodes as bools.
+
+    Raises:
+        ValueError: they are not bools, or 0 or 1.
+    """
+    ends = np.asarray(given)
+    if ends.dtype.kind not in "biuf" or not ((ends == 0) | (ends == 1)).all():
+        raise reject(name, "a bool, or one for each sub-environment", given)
+    return ends.astype(bool)

@@ -16,7 +16,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from tfdpg.arguments import warn
 from tfdpg.findings import wrappers_of
@@ -85,9 +85,13 @@ class EnvWatch:
 
     Attributes:
         num_envs: the number of sub-environments.
+        autoreset_mode: how sub-environments are reset; None if a vector environment does not say it. An environment
+            that is no vector environment has none that resets itself, as in the mode DISABLED.
     """
 
     def __init__(self, env: Any):
+        is_vector = isinstance(env, gym.vector.VectorEnv)
+        self.autoreset_mode = env.unwrapped.metadata.get("autoreset_mode") if is_vector else AutoresetMode.DISABLED
         self._has_warned = False
         self._calls: list[_Calls] = []
         held: list[Any] = []  # calls are recorded as long as a watch holds these
