@@ -1,5 +1,6 @@
 """Guarantees of every agent."""
 
+import contextlib
 import functools
 
 import gymnasium as gym
@@ -206,14 +207,16 @@ def test_a_batch_of_one_from_an_environment_is_not_taken_for_a_vector_environmen
     assert len(agent.replay) == 9
 
 
-def test_an_action_whose_outcome_is_not_stored_is_reported_once():
-    env = Counter()
-    agent = tfdpg.TD3(env, **SMALL)
-    observation, _ = env.reset()
-    agent.act(observation)
-    with pytest.warns(UserWarning, match="`act` was called again before `observe`.*use `predict` or `policy`"):
-        agent.act(observation, explore=False)
-    agent.act(observation, explore=False)
+def test_actions_whose_outcomes_are_not_stored_are_reported_once():
+    agent = tfdpg.TD3(Counter(), **SMALL)
+    observation = np.zeros(2, np.float32)
+    for acts in (1, 2, 2):
+        for explore in [True, False][:acts]:
+            agent.act(observation, explore=explore)
+        is_first = acts == 2 and agent.env_steps == 1
+        message = "`act` was called 2 times before `observe`.*use `predict` or `policy`"
+        with pytest.warns(UserWarning, match=message) if is_first else contextlib.nullcontext():
+            agent.observe(1.0, observation, False, False)
 
 
 @parametrize_agents("ACER", "DDPG")

@@ -22,8 +22,8 @@ from tfdpg.training.data.tables import TABLES, is_table, read_table, table_array
 
 OBSERVATIONS = "observations", "next_observations"
 AMBIGUOUS = {"done", "dones"}
-OF_D4RL = {"infos", "metadata"}
-"""Arrays of D4RL that describe the data."""
+DESCRIPTIVE = {"infos", "metadata", "observation_names", "models", "versions", "labels"}
+"""Arrays that describe the data: of D4RL, of recorded episodes, and of request logs."""
 ROUNDING = 1e-6
 """The part of an action's range by which a stored action may be outside of it: the rounding of another program."""
 
@@ -307,7 +307,7 @@ def _check_names(names: Sequence[str], source: str) -> None:
             f"{source} must have 'terminations' for terminal states and 'truncations' for other ends of episodes. "
             f"Received: {ends.pop()!r}, which may mean either"
         )
-    if unread := sorted({name.split("/")[0] for name in names} - KNOWN - OF_D4RL):
+    if unread := sorted({name.split("/")[0] for name in names} - KNOWN - DESCRIPTIVE):
         hint = did_you_mean(unread[0], KNOWN, "{!r}")
         warn(f"{source} has arrays that are not read: {shown(unread)}.{hint}")
 

@@ -93,7 +93,8 @@ class Collector:
         self._observed_at = CLOCK.now
         self._acted_at = CLOCK.now
         self._is_checked = False  # whether `observe` is to find out if the environment was interrupted
-        self._has_warned = False  # of a second `act`
+        self._acts = 0  # calls of `act` since the last `observe`
+        self._has_warned = False  # of several such calls
         self._stale: np.ndarray | None = None  # mask of observations that are not of the environment's present state
 
     def report_episodes(self, episode_ended: Callable[[Episode, int], None], count_updates: Callable[[], int]) -> None:
@@ -120,12 +121,7 @@ class Collector:
 
     def act_in_loop(self, observation: Any, explore: bool) -> np.ndarray:
         """See `Agent.act`."""
-        if self._pending is not None and not self._has_warned:
-            self._has_warned = True
-            warn(
-                "`act` was called again before `observe`, which stores only the outcome of the last action. For "
-                "actions whose outcome is not stored, such as those of an evaluation, use `predict` or `policy`."
-            )
+        self._acts = 1 if self._pending is None else self._acts + 1
         if self._rows is None or self._preprocessing is None:
             return self.act(observation, explore)
         action = self.act(self._rows.of(observation), explore)
@@ -135,6 +131,13 @@ class Collector:
         self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final: Any, action: Any = None
     ) -> None:
         """See `Agent.observe`."""
+        if self._acts > 1 and not self._has_warned:
+            self._has_warned = True
+            warn(
+                f"`act` was called {self._acts} times before `observe`, which stores the outcome of the last action "
+                "only. For actions whose outcome is not stored, such as those of an evaluation, use `predict` or "
+                "`policy`."
+            )
         if np.asarray(reward).dtype.kind in "SU":
             raise reject("reward", "a number, or one for each sub-environment", reward)
         terminated, truncated = _ends("terminated", terminated), _ends("truncated", truncated)
