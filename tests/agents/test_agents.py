@@ -172,7 +172,7 @@ def test_a_custom_loop_over_a_vector_environment_in_each_autoreset_mode(make, mo
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_ends_of_another_autoreset_mode_are_refused(mode):
+def test_ends_without_final_observations_are_those_of_the_autoreset_mode(mode):
     envs = SyncVectorEnv([lambda: Counter(length=3)] * 2, autoreset_mode=mode)
     agent = tfdpg.TD3(envs, **SMALL)
     observations, _ = envs.reset(seed=0)
@@ -183,17 +183,17 @@ def test_ends_of_another_autoreset_mode_are_refused(mode):
         agent.observe(reward, observations, terminated, truncated, observations if final else None)
 
     for _ in range(2):
-        step(final=mode == AutoresetMode.NEXT_STEP)
-    if mode != AutoresetMode.DISABLED:
-        with pytest.raises(ValueError, match=f"`final_observation` must be .*{mode.name}.*Received"):
-            step(final=mode == AutoresetMode.NEXT_STEP)
+        step(final=False)
+    if mode == AutoresetMode.SAME_STEP:
+        with pytest.raises(ValueError, match="`final_observation` must be info.*SAME_STEP.*Received: None"):
+            step(final=False)
         assert len(agent.replay) == 4
         return
     for _ in range(3):
         step(final=False)
-        if observations[0, 1] == 3:
+        if observations[0, 1] == 3 and mode == AutoresetMode.DISABLED:
             observations, _ = envs.reset(options={"reset_mask": np.ones(2, bool)})
-    assert len(agent.replay) == 2 * 5  # the first steps after a reset, too
+    assert len(agent.replay) == (2 * 4 if mode == AutoresetMode.NEXT_STEP else 2 * 5)  # a reset is a step of NEXT_STEP
 
 
 def test_a_batch_of_one_from_an_environment_is_not_taken_for_a_vector_environment():

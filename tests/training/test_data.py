@@ -121,8 +121,9 @@ def test_arrays_that_are_not_read_are_named():
     arrays = data() | {"infos/goal": np.zeros(7), "metadata/algorithm": "TD3"}
     assert_same(loaded(arrays).transitions(), loaded(data()).transitions())
     for name in ("done", "dones"):
+        given = {key: values for key, values in arrays.items() if key != "terminations"} | {name: np.zeros(7)}
         with pytest.raises(ValueError, match=f"'truncations' for other ends of episodes. Received: '{name}'"):
-            loaded(arrays | {name: np.zeros(7)})
+            loaded(given)
     message = r"`data` has arrays that are not read: \['truncatons', 'velocity'\]. Did you mean 'truncations'\?"
     with pytest.warns(UserWarning, match=message):
         loaded(arrays | {"velocity": np.zeros(7), "truncatons": np.zeros(7)})

@@ -60,8 +60,8 @@ class Agent(metaclass=_AgentType):
     Attributes:
         spec: the spaces of the environment.
         seed: the seed of the agent.
-        environment: the id and arguments of the environment of the last `fit`, or before of the constructor, and the
-            names of its wrappers; None if they are unknown.
+        environment: the id and arguments of the last environment of `fit` for which they are known, or else of the
+            constructor's, and the names of its wrappers; None if they are unknown.
         networks: the networks by name: `pi`, `q1`, ...
         targets: the target networks, by the names of the networks that they follow.
         copies: all copies of networks by name: `pi_target`, ...
@@ -260,14 +260,16 @@ class Agent(metaclass=_AgentType):
             final_observation: the last observations of episodes whose sub-environments have been reset already: a
                 batch, or `info.get("final_obs")` of Gymnasium's SAME_STEP mode. Without it, `next_observation` is the
                 last observation, and the next step of that sub-environment of a *vector* environment is taken to be
-                the reset step of Gymnasium's NEXT_STEP mode, which is neither stored nor counted.
+                the reset step of Gymnasium's NEXT_STEP mode, which is neither stored nor counted, unless the agent was
+                made for an environment of another mode.
             action: the action that the environment really executed, if it was not that of `act`: in the shape that
                 `act` returned. It is stored in its place.
 
         Raises:
             RuntimeError: `act` was not called before.
-            ValueError: a value is not finite, or has another shape, or an action is outside the action space. Nothing
-                is stored.
+            ValueError: a value is not finite, or has another shape; an end is neither a bool nor 0 or 1; an action is
+                outside the action space; or the agent was made for an environment of the SAME_STEP mode, an episode
+                ended, and there is no `final_observation`. Nothing is stored.
             FloatingPointError: a value is not finite because the action was not.
         """
         self.data.collector.observe_in_loop(reward, next_observation, terminated, truncated, final_observation, action)
@@ -550,7 +552,7 @@ class Agent(metaclass=_AgentType):
         """Set the weights of all networks and their copies.
 
         The mean and variance of observations that are among them replace those of this agent. Observations that it
-        collects later change them. Those of an agent that has made no update are not used.
+        collects later change them. Initial statistics (mean 0, variance 1) are not taken over.
 
         Args:
             weights: arrays of the same number and shapes as those that `get_weights` returns.

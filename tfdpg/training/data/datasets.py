@@ -1,7 +1,7 @@
 """Add stored transitions from arrays, files, checkpoints or data sets to a replay buffer."""
 
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,14 +62,15 @@ def load_into(
 
     Raises:
         ValueError: arrays are missing, of other shapes or not finite; the ends of episodes are not known; actions are
-            outside the action space; a data set, an agent or a replay buffer has other spaces; there is no transition,
-            or there are too many.
+            outside the action space; an agent or a replay buffer has other spaces, or a Minari data set another action
+            space; there is no transition, or there are too many.
         FileNotFoundError: a file does not exist.
         tfdpg.files.UnsafeFileError: a directory of files contains a symbolic link, or a file is not a regular file.
     """
+    names: set[str] = set()
 
     def usable() -> Iterator[dict[str, Any]]:
-        for segment in _Reader(buffer, clip_actions, preprocessing).segments(data):
+        for segment in _Reader(buffer, clip_actions, preprocessing, names).segments(data):
             _fit_columns(buffer, segment, data)
             _check_stored(buffer, segment, clip_actions)
             yield segment
@@ -77,6 +78,8 @@ def load_into(
     # Files are read twice rather than held in memory together; both times they give the same segments.
     read = usable if isinstance(data, str | Path) or hasattr(data, "iterate_episodes") else list(usable()).copy
     count = sum(len(segment["rows"]) for segment in read())
+    if unread := sorted(names - KNOWN - DESCRIPTIVE):
+        warn(f"`data` has arrays that are not read: {shown(unread)}.{did_you_mean(unread[0], KNOWN, '{!r}')}")
     if not count:
         raise ValueError(f"`data` must hold at least one transition. Received: {_describe_data(data)}")
     if grow is not None and buffer.size + count > buffer.replay_size:
@@ -158,11 +161,12 @@ def _describe_data(data: Any) -> str:
 
 
 class _Reader(NamedTuple):
-    """Reads data as segments for a replay buffer."""
+    """Reads data as segments for a replay buffer. The names of arrays are added to `names`."""
 
     buffer: ReplayBuffer
     clip_actions: bool
     preprocessing: Preprocessing | None
+    names: set[str]
 
     @property
     def spec(self) -> Spec:
@@ -187,19 +191,16 @@ class _Reader(NamedTuple):
         elif is_table(data):
             yield from self._from_arrays(table_arrays(self.spec, data, source), source)
         elif hasattr(data, "iterate_episodes"):
-            self._check_spaces(self.spec, Spec(self.spec.observation_space, data.action_space), "data")
-            for number, episode in enumerate(data.iterate_episodes()):
-                whole = {name: getattr(episode, name) for name in ("actions", "rewards", "terminations", "truncations")}
-                whole["observations"] = _part(self.spec, episode, slice(-1))
-                whole["next_observations"] = _part(self.spec, episode, slice(1, None))
-                yield self._rows(whole, f"episode {number} of {source}")
+            yield from self._from_minari(data, source)
         else:
             known = "a dict of arrays, a DataFrame, a path, a replay buffer, an agent or a Minari data set"
             raise reject("data", known, data)
 
     def _check_spaces(self, own: Spec, other: Spec, source: str) -> None:
-        """Raise `ValueError` for data of other spaces, except for actions that are clipped."""
-        own.check(Spec(other.observation_space, own.action_space) if self.clip_actions else other, source)
+        """Raise `ValueError` for data of other spaces. Bounds of numbers in observations may differ."""
+        parts = [[(leaf.name, leaf.shape, leaf.integer_bounds) for leaf in spec.leaves] for spec in (own, other)]
+        observation_space = own.observation_space if parts[0] == parts[1] else other.observation_space
+        own.check(Spec(observation_space, own.action_space if self.clip_actions else other.action_space), source)
 
     def _from_arrays(self, data: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
         """Return a segment for each client, or one."""
@@ -209,18 +210,30 @@ class _Reader(NamedTuple):
                 f"{getattr(data, 'n_step', 1)} steps. agent.replay.transitions() returns single steps."
             )
         data = with_standard_names(data, "data")
-        names = list(data)
+        _refuse_ambiguous_ends(data, source)
+        self.names.update(name.split("/")[0] for name in data)
         if "prediction_logs" in data:
             given = {name: values for name, values in data.items() if name != "prediction_logs"}
             data = companion("read_prediction_logs")(data["prediction_logs"], self.spec) | given
         if self.spec.is_dict:
             data = {**data} | {name: self.spec.by_name(data[name]) for name in OBSERVATIONS if name in data}
-        segments = [
+        return [
             self._rows(part, source if client is None else f"client {client!r} in {source}")
             for client, part in _by_client(data).items()
         ]
-        _check_names(names, source)
-        return segments
+
+    def _from_minari(self, data: Any, source: str) -> Iterator[dict[str, Any]]:
+        """Yield the episodes of a Minari data set."""
+        if data.action_space != self.spec.action_space and not self.clip_actions:
+            raise ValueError(
+                f"The action_space of `data` must be the agent's, {self.spec.action_space}. Received: "
+                f"{data.action_space}. clip_actions=True takes its actions if they are in the same units."
+            )
+        for number, episode in enumerate(data.iterate_episodes()):
+            whole = {name: getattr(episode, name) for name in ("actions", "rewards", "terminations", "truncations")}
+            whole["observations"] = _part(self.spec, episode, slice(-1))
+            whole["next_observations"] = _part(self.spec, episode, slice(1, None))
+            yield self._rows(whole, f"episode {number} of {source}")
 
     def _from_path(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield the segments of a saved agent or replay buffer, of an .npz file, a directory of them, or a table."""
@@ -300,16 +313,13 @@ class _Reader(NamedTuple):
         return name if name in data and self.buffer.step_width > self.spec.act_dim else None
 
 
-def _check_names(names: Sequence[str], source: str) -> None:
-    """Raise `ValueError` for ends of episodes that do not say which they are, and warn of arrays that are not read."""
-    if ends := AMBIGUOUS.intersection(names):
+def _refuse_ambiguous_ends(data: Mapping[str, Any], source: str) -> None:
+    """Raise `ValueError` for ends of episodes that do not say which they are, where others are missing."""
+    if not {"terminations", "truncations"} <= data.keys() and (ends := AMBIGUOUS & data.keys()):
         raise ValueError(
             f"{source} must have 'terminations' for terminal states and 'truncations' for other ends of episodes. "
             f"Received: {ends.pop()!r}, which may mean either"
         )
-    if unread := sorted({name.split("/")[0] for name in names} - KNOWN - DESCRIPTIVE):
-        hint = did_you_mean(unread[0], KNOWN, "{!r}")
-        warn(f"{source} has arrays that are not read: {shown(unread)}.{hint}")
 
 
 def _by_client(data: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:

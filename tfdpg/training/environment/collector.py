@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from tfdpg.acting import BehaviourPolicy, FeatureRows, Preprocessing
-from tfdpg.arguments import reject, shown, warn
+from tfdpg.arguments import reject, warn
 from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
 from tfdpg.replay.demonstrations import Demonstrations
 from tfdpg.spec import Packed, Spec
@@ -266,16 +266,12 @@ class Collector:
         return watch.autoreset_mode
 
     def _check_final(self, final: Any, any_ended: bool) -> None:
-        """Raise `ValueError` if episodes ended in an environment that gives their last observations in another way."""
-        if any_ended and self._autoreset_mode == AutoresetMode.SAME_STEP and final is None:
+        """Raise `ValueError` if episodes ended whose last observations are missing."""
+        if any_ended and final is None and self._autoreset_mode == AutoresetMode.SAME_STEP:
             raise ValueError(
                 "`final_observation` must be info['final_obs'] if an episode ended, because this environment resets "
-                "itself in the same step (AutoresetMode.SAME_STEP). Received: None"
-            )
-        if any_ended and self._autoreset_mode == AutoresetMode.NEXT_STEP and final is not None:
-            raise ValueError(
-                "`final_observation` must be None, because this environment resets itself in the next step "
-                f"(AutoresetMode.NEXT_STEP). Received: {shown(final)}"
+                "itself in the same step (AutoresetMode.SAME_STEP); or what `step` returned, if you ended the episode. "
+                "Received: None"
             )
 
     def _executed(self, action: Any) -> np.ndarray:
