@@ -18,6 +18,11 @@ ROWS = 8
 SPEC = tfdpg.Spec(spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32))
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    keras.utils.set_random_seed(0)
+
+
 def joined():
     """A network of three inputs that are concatenated, the first one after a layer of its own."""
     inputs = [keras.Input((width,)) for width in (5, 64, 3)]
