@@ -544,7 +544,10 @@ def test_missing_values_are_held_and_then_the_episode_is_truncated():
         agent.fit(plant, **RUN | {"epochs": 1})
 
 
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+SLOW_MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("NextStep", "Disabled")]
+
+
+@pytest.mark.parametrize("mode", ["SameStep", *SLOW_MODES])
 def test_missing_values_end_episodes_of_vector_environments_as_of_single_ones(mode):
     results = []
     for count in (1, 2):
