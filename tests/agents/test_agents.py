@@ -177,20 +177,20 @@ def test_ends_without_final_observations_are_those_of_the_autoreset_mode(mode):
     agent = tfdpg.TD3(envs, **SMALL)
     observations, _ = envs.reset(seed=0)
 
-    def step(final):
+    def step():
         nonlocal observations
         observations, reward, terminated, truncated, _ = envs.step(agent.act(observations))
-        agent.observe(reward, observations, terminated, truncated, observations if final else None)
+        agent.observe(reward, observations, terminated, truncated)
 
     for _ in range(2):
-        step(final=False)
+        step()
     if mode == AutoresetMode.SAME_STEP:
         with pytest.raises(ValueError, match="`final_observation` must be info.*SAME_STEP.*Received: None"):
-            step(final=False)
+            step()
         assert len(agent.replay) == 4
         return
     for _ in range(3):
-        step(final=False)
+        step()
         if observations[0, 1] == 3 and mode == AutoresetMode.DISABLED:
             observations, _ = envs.reset(options={"reset_mask": np.ones(2, bool)})
     assert len(agent.replay) == (2 * 4 if mode == AutoresetMode.NEXT_STEP else 2 * 5)  # a reset is a step of NEXT_STEP

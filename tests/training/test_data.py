@@ -127,6 +127,8 @@ def test_arrays_that_are_not_read_are_named():
     message = r"`data` has arrays that are not read: \['truncatons', 'velocity'\]. Did you mean 'truncations'\?"
     with pytest.warns(UserWarning, match=message):
         loaded(arrays | {"velocity": np.zeros(7), "truncatons": np.zeros(7)})
+    with pytest.warns(UserWarning, match=r"not read: \['dones'\]"):
+        loaded(arrays | {"dones": np.zeros(7), "truncations": np.zeros(7)})
 
 
 def test_data_of_other_spaces_is_refused(tmp_path):
@@ -149,6 +151,10 @@ def test_data_of_other_spaces_is_refused(tmp_path):
                 load_into(ReplayBuffer(here, 10), given)
         with pytest.raises(ValueError, match=f"The {kind} of `recorders` must be the agent's"):
             tfdpg.TD3(here, **SMALL, recorders=[agent.replay])
+    box = gym.spaces.Box(-5, 5, SPEC.observation_space.shape, np.float32)
+    source = ReplayBuffer(tfdpg.Spec(box, SPEC.action_space), 100)
+    load_into(source, data())
+    assert_same(loaded(source).transitions(), loaded(data()).transitions())  # only bounds of observations differ
 
 
 def test_ends_are_0_or_1():
