@@ -128,7 +128,7 @@ def set_weights(networks: Mapping[str, keras.Model], weights: Sequence[np.ndarra
         raise ValueError(f"`weights` are those of another architecture: {difference}")
     if len(weights) != len(variables):
         raise ValueError(f"`weights` must have {len(variables)} arrays. Received: {len(weights)}")
-    _refuse_nonfinite(networks, weights, "`weights` must hold", "set")
+    _refuse_nonfinite(networks, weights, "`weights` must be", "set")
     for variable, weight in zip(variables, weights, strict=True):
         variable.assign(weight)
 
