@@ -22,6 +22,7 @@ from tfdpg.training.data.tables import TABLES, is_table, read_table, table_array
 
 OBSERVATIONS = "observations", "next_observations"
 AMBIGUOUS = {"done", "dones"}
+"""Arrays with ends of episodes that may be terminal states or others."""
 DESCRIPTIVE = {"infos", "metadata", "observation_names", "models", "versions", "labels"}
 """Arrays that describe the data: of D4RL, of recorded episodes, and of request logs."""
 ROUNDING = 1e-6
@@ -318,7 +319,7 @@ def _refuse_ambiguous_ends(data: Mapping[str, Any], source: str) -> None:
     if not {"terminations", "truncations"} <= data.keys() and (ends := AMBIGUOUS & data.keys()):
         raise ValueError(
             f"{source} must have 'terminations' for terminal states and 'truncations' for other ends of episodes. "
-            f"Received: {ends.pop()!r}, which may mean either"
+            f"Received: {min(ends)!r}, which may mean either"
         )
 
 
