@@ -215,6 +215,7 @@ def literals(source):
             yield node.value
 
 
+@functools.cache
 def declared_metrics():
     calls = [node for file in files("agents") for node in ast.walk(ast.parse(file.read_text())) if _makes_metric(node)]
     return {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}

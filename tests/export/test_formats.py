@@ -107,7 +107,7 @@ def test_a_process_without_tensorflow_computes_what_the_agent_does(agent, export
             np.testing.assert_allclose(found[name][name], expected, rtol=1e-4, atol=1e-5)
 
 
-@whole_formats
+@quickly("onnx")
 def test_the_description_is_valid_by_the_schema(agent, exported, format):
     description = json.loads((exported(format) / "tfdpg.json").read_text())
     jsonschema.validate(description, json.loads(schema()))

@@ -125,7 +125,7 @@ def test_large_variables_have_flat_tensors_of_their_own_where_calls_make_few_upd
 
 
 @pytest.mark.parametrize("name", [n if n == "TD7" else pytest.param(n, marks=pytest.mark.slow) for n in MAKE])
-@pytest.mark.parametrize("is_allowed", [True, False])
+@pytest.mark.parametrize("is_allowed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_compiling_in_advance_changes_nothing(flat, is_allowed, name, monkeypatch):
     agents = [MAKE[name]() for _ in range(2)]
     calls = []
