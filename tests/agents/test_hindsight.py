@@ -134,6 +134,16 @@ def test_rewards_that_a_wrapper_changes_are_noticed():
         agent.fit(wrapped, epochs=1, steps_per_epoch=30, verbose=0)
 
 
+def test_rewards_that_do_not_depend_on_the_desired_goal_are_noticed():
+    class OwnGoal(Reach):
+        def compute_reward(self, achieved_goal, desired_goal, info):
+            return super().compute_reward(achieved_goal, np.broadcast_to(self.goal, np.shape(achieved_goal)), info)
+
+    agent = tfdpg.TD3(OwnGoal(), her="future", **SMALL | EAGER)
+    with pytest.warns(UserWarning, match="the same reward for the desired .* must use its argument `desired_goal`"):
+        agent.fit(OwnGoal(), epochs=1, steps_per_epoch=30, verbose=0)
+
+
 @brief
 @pytest.mark.parametrize("vector", [None, "next_step", "same_step"])
 def test_success_rates_are_logged(tmp_path, vector, capsys):

@@ -108,6 +108,12 @@ def test_the_default_discount_is_gamma_and_the_default_weight_is_1(td3, batch, m
         ({"actions": np.zeros((8, 2))}, r"'actions'\]` .*\(8, 1\). .* \(8, 2\)"),
         ({"weights": np.full(8, np.nan)}, r"`batch\['weights'\]` must be finite"),
         ({"terminations": np.full(8, 2)}, r"`batch\['terminations'\]` must be 0 or 1. Received: 2"),
+        ({"weights": np.full(8, -1)}, r"`batch\['weights'\]` must be at least 0. Received: -1"),
+        ({"discounts": np.full(8, 99)}, r"`batch\['discounts'\]` must be from 0 to 1. Received: 99"),
+        (
+            {"rewards": np.ma.masked_less(np.arange(8), 3)},
+            r"no masked values. Received: .* in \['rewards'\]",
+        ),
         ({"dones": np.zeros(8)}, r"unknown arrays: \['dones'\]"),
         ({"observations": {"position": np.zeros((8, 2))}}, "`observation` must be .*a dict with the keys .'position'"),
     ],

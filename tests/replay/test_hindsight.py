@@ -279,6 +279,11 @@ def test_errors_of_functions():
     functions = GoalFunctions(Functions(lambda a, d: "far"))
     with pytest.raises(ValueError, match="must return a number for one goal"):
         functions.reward(np.zeros((3, 2)), np.zeros((3, 2)))
+    functions = GoalFunctions(Functions(lambda a, d: np.where(a[..., 0] > 0.5, np.nan, -1.0)))
+    with pytest.raises(
+        ValueError, match=r"`compute_reward` .* finite numbers. Received: nan for .*\[1, 1\] .*\[0.0, 0.0\]"
+    ):
+        functions.reward(np.array([[0, 0], [1, 1]]), np.zeros((2, 2)))
 
 
 @pytest.mark.parametrize("her", ["future", "final", "episode"])

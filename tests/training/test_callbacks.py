@@ -159,6 +159,14 @@ def test_learning_rate_scheduler_takes_effect_without_a_new_trace():
     assert agent.train_function.experimental_get_tracing_count() == 1
 
 
+def test_a_learning_rate_below_0_is_refused():
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 1e-3 * (1 - epoch))
+    agent = tfdpg.DDPG(Counter(), **SMALL | EAGER)
+    with pytest.raises(ValueError, match="The learning rate of the optimizer 'pi_adam' must be at least 0.*: -0.001"):
+        fit([scheduler], agent=agent)
+    assert agent.epoch == 2
+
+
 def test_callbacks_of_others_read_the_configuration_of_each_optimizer():
     agent = tfdpg.DDPG(Counter(), **SMALL, pi_lr=1e-3, q_lr=4e-3)
     config = agent.optimizer.get_config()

@@ -163,6 +163,12 @@ def test_ends_are_0_or_1():
             loaded(data() | {name: np.where(np.arange(7) == 3, 0.5, 0)})
 
 
+def test_masked_values_are_refused():
+    with pytest.raises(ValueError, match="'rewards' of `data` must have no masked values. Received: 2 of them"):
+        loaded(data() | {"rewards": np.ma.masked_array(np.ones(7), np.arange(7) < 2)})
+    assert len(loaded(data() | {"rewards": np.ma.masked_array(np.ones(7))})) == len(loaded(data()))
+
+
 def test_actions_outside_the_action_space_are_refused_or_clipped(tmp_path):
     arrays = data() | {"actions": np.linspace(-1, 2, 7)[:, None]}
     message = r"2 of 7 rows \(28.6%\) are outside, by up to 1; the first is row 5, with 1.5 as component 0"

@@ -56,6 +56,18 @@ def test_vector_environments_report_executed_actions_of_some_sub_environments():
     assert (np.abs(rows) <= LIMIT).mean() > 0.7 and (np.abs(rows) > LIMIT).any()
 
 
+@pytest.mark.parametrize("mark", ["False", 2, None])
+def test_a_mark_of_an_intervention_is_a_bool(mark):
+    class Marked(Limited):
+        def step(self, action):
+            *result, info = super().step(action)
+            return *result, info | {"intervention": mark}
+
+    agent = tfdpg.TD3(Counter(), **SMALL)
+    with pytest.raises(ValueError, match=f'`info."intervention".` must be a bool. Received: {mark!r}'):
+        agent.fit(Marked(), epochs=1, steps_per_epoch=5, verbose=0)
+
+
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_the_last_step_of_an_episode_is_reported_in_every_autoreset_mode(mode):
     class Ended(Limited):

@@ -243,6 +243,15 @@ def test_a_vector_environment_that_cannot_reset_a_sub_environment_is_refused():
     envs.close()
 
 
+@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: gym.wrappers.TimeLimit(env, 3)])
+def test_sub_environments_that_are_one_object_are_refused(wrap):
+    env = Counter()
+    envs = gym.vector.SyncVectorEnv([lambda: wrap(env)] * 2)
+    for use in (lambda: agent_for(Counter()).fit(envs, verbose=0), lambda: agent_for(Counter()).evaluate(envs)):
+        with pytest.raises(ValueError, match="Two sub-environments of `env` are the same object.*range.2"):
+            use()
+
+
 def test_fit_in_another_thread():
     env = Counter()
     results = []

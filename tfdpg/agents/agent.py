@@ -353,8 +353,8 @@ class Agent(metaclass=_AgentType):
             The metrics of the update, and `loss`.
 
         Raises:
-            ValueError: an array is missing, unknown, of another shape, or not finite; or ends of episodes are not 0 or
-                1.
+            ValueError: an array is missing, unknown, of another shape, or not finite; ends of episodes are not 0 or 1;
+                weights are negative, or discounts not from 0 to 1.
             FloatingPointError: weights became NaN or infinite.
         """
         return self.learner.update_on_batch(self.data.pack(batch))

@@ -53,8 +53,19 @@ class GoalFunctions:
         self._accepts_arrays: dict[str, bool] = {}
 
     def reward(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-        """Return the rewards for goals `[n, width]`, float32 `[n]`."""
-        return self._apply("compute_reward", achieved, desired).astype(np.float32)
+        """Return the rewards for goals `[n, width]`, float32 `[n]`.
+
+        Raises:
+            ValueError: a reward is not finite.
+        """
+        rewards = self._apply("compute_reward", achieved, desired).astype(np.float32)
+        if not np.isfinite(rewards).all():
+            wrong = np.flatnonzero(~np.isfinite(rewards))[0]
+            raise ValueError(
+                f"`compute_reward` of the environment must return finite numbers. Received: {rewards[wrong]:g} for the "
+                f"achieved goal {shown(achieved[wrong].tolist())} and the desired goal {shown(desired[wrong].tolist())}"
+            )
+        return rewards
 
     def ends(self, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray | None:
         """Return whether the goals end the episode, bool `[n]`; None if the environment does not say.
@@ -213,9 +224,20 @@ class Hindsight:
         return Relabelled(self._buffer, index, goals, self.functions)
 
     def _check_rewards(self, slots: np.ndarray) -> None:
-        """Warn if the environment computes other rewards for the goals of stored steps than those that it gave."""
+        """Warn if the environment computes other rewards for stored steps than it gave, or the same for other goals."""
         stored = self._buffer.rows[slots, -1]
-        computed = self.relabel(slots, np.ones(len(slots), bool), slots, keep_goals=True).outcome(slots)[0]
+        every = np.ones(len(slots), bool)
+        computed = self.relabel(slots, every, slots, keep_goals=True).outcome(slots)[0]
+        reached = self.relabel(slots, every, self._buffer.successor[slots]).outcome(slots)[0]
+        exchanged = self.relabel(slots, every, np.roll(slots, 1), keep_goals=True).outcome(slots)[0]
+        if np.array_equal(computed, reached) and np.array_equal(computed, exchanged):
+            warnings.warn(
+                "`compute_reward` of the environment returned the same reward for the desired goal of a step, for that "
+                f"of another step, and for the goal that was achieved, in each of {len(slots)} stored steps. It must "
+                "use its argument `desired_goal`, and not a goal that the environment keeps; otherwise, new goals do "
+                "not help.",
+                stacklevel=2,
+            )
         differs = ~np.isclose(computed, stored, 1e-4, 1e-5)
         if differs.mean() > 0.1:
             example = np.flatnonzero(differs)[0]

@@ -209,6 +209,7 @@ class TrainingRun:
             first = agent._initial_epoch or first
             for epoch in itertools.count(first) if self._stop is None else range(first, self._stop):
                 callbacks.on_epoch_begin(epoch)
+                self._check_rates()
                 logs = train_epoch(epoch)
                 if interrupted.is_set():
                     break
@@ -238,6 +239,15 @@ class TrainingRun:
         self.before_end(False)
         callbacks.on_train_end()
         self.training_warnings.end()
+
+    def _check_rates(self) -> None:
+        """Raise `ValueError` for a learning rate below 0, which callbacks may have set."""
+        for optimizer in self._agent.optimizers.values():
+            if (rate := float(optimizer.learning_rate)) < 0:
+                raise ValueError(
+                    f"The learning rate of the optimizer {optimizer.name!r} must be at least 0, or updates increase "
+                    f"the loss. A callback may have set it. Received: {rate:g}"
+                )
 
     def measure(self) -> None:
         """Measure the speed after an update phase, and print how long training will be, once that is known."""

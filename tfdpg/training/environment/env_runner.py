@@ -188,7 +188,7 @@ class EnvRunner:
         is_endless: whether an episode has lasted `LONG_EPISODE` steps, and no limit ends it.
 
     Raises:
-        ValueError: the vector environment cannot reset only some of its sub-environments.
+        ValueError: the vector environment cannot reset only some of its sub-environments, or two of them are one.
     """
 
     def __init__(
@@ -347,7 +347,7 @@ class EnvRunner:
 
     def _by_operator(self, info: dict[str, Any]) -> np.ndarray | None:
         """Return where an operator made the step according to `info`, bool `[num_envs]`; None if it does not say."""
-        marks = [np.asarray(infos[INTERVENTION], bool) for infos in _infos_with(INTERVENTION, info)]
+        marks = [_marks(infos[INTERVENTION]) for infos in _infos_with(INTERVENTION, info)]
         return np.broadcast_to(np.any(marks, axis=0), self.num_envs) if marks else None
 
     def _executed(self, sent: np.ndarray, info: dict[str, Any]) -> np.ndarray | None:
@@ -511,6 +511,14 @@ class EnvRunner:
         return self.restart(starts_over) if starts_over.any() else observation, mismatches
 
 
+def _marks(given: Any) -> np.ndarray:
+    """Return whether an operator made the step, from one entry of `info`, or from those of all sub-environments."""
+    marks = np.asarray(given)
+    if marks.dtype.kind not in "biuf" or ((marks != 0) & (marks != 1)).any():
+        raise ValueError(f'`info["{INTERVENTION}"]` must be a bool. Received: {shown(given)}')
+    return marks.astype(bool)
+
+
 def _infos_with(name: str, info: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the infos of a step that have an entry; in SAME_STEP mode, `info` is that of the reset where one ended."""
     return [infos for infos in (info, info.get("final_info", {})) if name in infos]
@@ -530,6 +538,12 @@ def check_partial_reset(env: gym.vector.VectorEnv) -> None:
         raise ValueError(
             "`env` is an AsyncVectorEnv without shared memory in NEXT_STEP mode, which resets a sub-environment again "
             "after a partial reset. Make it with shared_memory=True or autoreset_mode=AutoresetMode.DISABLED."
+        )
+    if isinstance(base, SyncVectorEnv) and len({id(each.unwrapped) for each in base.envs}) < base.num_envs:
+        raise ValueError(
+            "Two sub-environments of `env` are the same object, so that stepping or resetting one changes the other. "
+            "Let each function make a new environment, as in "
+            f"SyncVectorEnv([lambda: gym.make(id) for _ in range({base.num_envs})])."
         )
 
 

@@ -26,7 +26,8 @@ def pack_transitions(spec: Spec, batch_size: int, gamma: float, batch: Mapping[s
             bootstrap. `ReplayBuffer.sample` returns such a dict.
 
     Raises:
-        ValueError: arrays are missing, of other shapes, or not finite; or ends of episodes are not 0 or 1.
+        ValueError: arrays are missing, of other shapes, or not finite; ends of episodes are not 0 or 1; weights are
+            negative, or discounts not from 0 to 1.
     """
     arrays = _Arrays(batch, (batch_size,), ("truncations", "behaviours", "states"))
     layout, first, last = TransitionLayout.of(spec), *(arrays.observations(spec, name) for name in OBSERVATIONS)
@@ -45,6 +46,8 @@ def pack_transitions(spec: Spec, batch_size: int, gamma: float, batch: Mapping[s
 
 
 OBSERVATIONS = "observations", "next_observations"
+LARGEST = {"weights": np.inf, "discounts": 1.0}
+"""The largest values of arrays that have no negative ones."""
 
 
 def pack_windows(
@@ -64,7 +67,8 @@ def pack_windows(
             and the action and reward at t + 1 are ignored.
 
     Raises:
-        ValueError: arrays are missing, of other shapes, or not finite; or ends of episodes are not 0 or 1.
+        ValueError: arrays are missing, of other shapes, or not finite; ends of episodes are not 0 or 1; or discounts
+            are not from 0 to 1.
     """
     arrays = _Arrays(batch, (batch_size, steps), ("discounts", "truncations"))
     layout = WindowLayout.of(spec, spec.act_dim + record_width)
@@ -111,8 +115,8 @@ def pack_sequences(
             `[batch, state_width]`, the state before its first step (default 0). Truncated steps bootstrap.
 
     Raises:
-        ValueError: arrays are missing, of other shapes, or not finite; ends of episodes are not 0 or 1; steps
-            have gaps, or continue after an end.
+        ValueError: arrays are missing, of other shapes, or not finite; ends of episodes or masks are not 0 or 1;
+            weights are negative, or discounts not from 0 to 1; steps have gaps, or continue after an end.
     """
     rows = burn_in + length + n_step
     arrays = _Arrays(batch, (batch_size, rows - 1))
@@ -152,6 +156,8 @@ class _Arrays:
         if not isinstance(batch, Mapping):
             raise ValueError(f"`batch` must be a dict of arrays. Received: {type(batch).__name__}")
         self._batch = with_standard_names(batch, "batch")
+        if masked := [name for name, array in self._batch.items() if np.ma.is_masked(array)]:
+            raise ValueError(f"`batch` must have no masked values. Received: masked values in {shown(masked)}")
         self._shape = shape
         self._optional = optional
         self.taken = set[str]()
@@ -169,8 +175,11 @@ class _Arrays:
             raise ValueError(f"`batch[{name!r}]` must have the shape {wanted}. Received: {array.shape}")
         if not np.isfinite(array).all():
             raise ValueError(f"`batch[{name!r}]` must be finite numbers")
-        if name in ("terminations", "truncations") and (wrong := array[(array != 0) & (array != 1)]).size:
+        if name in ("terminations", "truncations", "masks") and (wrong := array[(array != 0) & (array != 1)]).size:
             raise ValueError(f"`batch[{name!r}]` must be 0 or 1. Received: {wrong[0]:g}")
+        if name in LARGEST and (wrong := array[(array < 0) | (array > LARGEST[name])]).size:
+            expected = "from 0 to 1" if name == "discounts" else "at least 0"
+            raise ValueError(f"`batch[{name!r}]` must be {expected}. Received: {wrong[0]:g}")
         return array.reshape(wanted)
 
     def actions(self, spec: Spec) -> np.ndarray:
