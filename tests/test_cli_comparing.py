@@ -96,6 +96,7 @@ def test_two_runs_are_compared_by_the_command(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_policies_of_different_environments_need_a_common_one(tmp_path, capsys):
     assert train("--run-dir", tmp_path / "a", *EAGER) == 0
     assert train("--run-dir", tmp_path / "b", *EAGER, "--env-kwargs", "length=3") == 0

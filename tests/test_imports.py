@@ -85,7 +85,7 @@ def check_no_stranger_runs(program, foreign, *words):
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", ["tfdpg", pytest.param("python -m tfdpg", marks=pytest.mark.slow)])
 def test_no_file_of_a_strangers_directory_runs(program, foreign, tmp_path):
     check_no_stranger_runs(program, foreign, "plot", ".", "--out", tmp_path / "x.png")
 

@@ -296,6 +296,7 @@ def test_the_first_updates_change_only_the_critics(make, tmp_path):
     assert changed(before, agent) == {*before}
 
 
+@pytest.mark.slow
 def test_the_first_update_phase_contains_them_and_a_resumed_training_is_equal(tmp_path):
     options = SMALL | {"start_steps": 0, "update_after": 10, "warm_up_updates": 7}
     agent = tfdpg.TD3(Counter(), **options)

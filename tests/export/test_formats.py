@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import EAGER, SMALL, brief, fit_briefly
-from tests.export.runtimes import client, formats, quickly, schema, whole_formats
+from tests.export.runtimes import client, quickly, schema, whole_formats
 from tfdpg import cli, export
 from tfdpg.export.source import Source
 from tfdpg.export.verify import differences
@@ -166,7 +166,7 @@ def test_a_missing_normaliser_is_noticed_and_nothing_is_left(agent, bare, format
     assert list(tmp_path.iterdir()) == []
 
 
-@formats
+@quickly("c")
 def test_tfdpg_does_not_load_other_formats(exported, format, capsys):
     with pytest.raises(FileNotFoundError, match="an exported model in another format"):
         tfdpg.load(exported(format))

@@ -125,7 +125,8 @@ def test_large_observations_are_fewer():
     assert count((84, 84, 4)) == 50 and count((210, 160, 3)) == 20 and count((400, 400, 3)) == 10
 
 
-@pytest.mark.parametrize("kind", [pytest.param("TD3"), pytest.param("D4PG", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["TD3", "D4PG"])
 def test_a_recurrent_policy_steps_through_episodes(kind, tmp_path, capsys):
     agent = getattr(tfdpg, kind)("Pendulum-v1", **RECURRENT)
     version = agent.export(tmp_path / "model")
@@ -250,7 +251,8 @@ def test_every_format_fulfils_the_references(exported, converted, format, capsys
     assert status == 0 and of(found, format)["pi"] and ("q1" in of(found, format)) == (format != "onnx")
 
 
-@pytest.mark.parametrize("format", ["onnx", *(pytest.param(name, marks=pytest.mark.slow) for name in ("c", "litert"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["c", "litert", "onnx"])
 def test_a_file_of_another_policy_differs(converted, format, tmp_path, capsys):
     env = TwoStepObservation()
     other = tfdpg.TD3(env, **SMALL, seed=1).export(tmp_path / "other")

@@ -64,7 +64,7 @@ def compiled(network, is_lean, training=False, wanted=None):
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("make", [joined, normalized])
-@pytest.mark.parametrize("wanted", [None, lambda inputs: inputs])
+@pytest.mark.parametrize("wanted", [pytest.param(None, marks=pytest.mark.slow), lambda inputs: inputs])
 def test_outputs_gradients_and_statistics_are_those_of_keras(make, training, wanted):
     network = make()
     inputs = numbers(network)
@@ -188,7 +188,12 @@ def test_numpy_computes_the_layer_but_not_a_subclass_of_it():
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({}, True), ({"device": "cpu:0"}, True), ({"jit_compile": False}, False), ({"run_eagerly": True}, False)],
+    [
+        ({}, True),
+        pytest.param({"device": "cpu:0"}, True, marks=pytest.mark.slow),
+        ({"jit_compile": False}, False),
+        pytest.param({"run_eagerly": True}, False, marks=pytest.mark.slow),
+    ],
 )
 def test_updates_that_xla_compiles_for_a_cpu_are_lean(monkeypatch, options, expected):
     monkeypatch.setattr("tfdpg.training.learning.updates.lean_products", lambda is_lean: used.append(is_lean) or lean())

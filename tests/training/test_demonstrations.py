@@ -157,7 +157,7 @@ def test_n_step_returns_stay_in_one_replay_buffer():
         np.testing.assert_array_equal(after[:, 1], np.minimum(t + 3, 6))
 
 
-@pytest.mark.parametrize("stored_state", [True, False])
+@pytest.mark.parametrize("stored_state", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_sequences_are_of_one_replay_buffer(stored_state):
     recurrent = {"recurrent": "lstm", "recurrent_units": (4,), "sequence_length": 4, "burn_in": 2}
     agent = tfdpg.TD3(Counter(), **SMALL | EAGER | recurrent, stored_state=stored_state, replay="prioritized")

@@ -222,7 +222,7 @@ def test_frames_do_not_cross_episodes_in_vector_environments(mode, by_hand):
     assert rows["terminations"].any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["both", *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS if k != "both")])
 def test_a_resumed_run_is_bit_identical(kind, tmp_path):
     def run(agent, epochs, **options):
         env = Sensors(fails="missing" in KINDS[kind])

@@ -251,7 +251,11 @@ class Stop(keras.callbacks.Callback):
 
 @pytest.mark.parametrize(
     "callback, error",
-    [(Failing(), RuntimeError), (Stop(signal.SIGTERM), SystemExit), (Stop(signal.SIGINT), KeyboardInterrupt)],
+    [
+        (Failing(), RuntimeError),
+        pytest.param(Stop(signal.SIGTERM), SystemExit, marks=pytest.mark.slow),
+        pytest.param(Stop(signal.SIGINT), KeyboardInterrupt, marks=pytest.mark.slow),
+    ],
 )
 def test_the_machine_is_stopped_first_and_then_a_checkpoint_is_written(tmp_path, callback, error):
     plant = Plant()
@@ -395,6 +399,7 @@ def test_an_error_of_the_machine_ends_training_with_a_checkpoint(tmp_path):
     assert stop == "The safe action could not be sent: OSError: the cable is loose"
 
 
+@pytest.mark.slow
 def test_what_takes_longer_the_first_time_is_done_before_the_first_step(tmp_path, monkeypatch):
     taken = []
     export = tfdpg.TD3.export
@@ -488,6 +493,7 @@ def test_a_real_machine_has_no_second_instance_and_is_not_trained_in_ordinary_mo
         agent.fit(Machine(), epochs=1, steps_per_epoch=30, verbose=0)
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_clock_is_reported():
     with pytest.warns(UserWarning, match="does not seem to wait for a clock: `step` takes .* ms on average"):
         tfdpg.TD3(Counter(), **SMALL | {"update_every": 1}).fit(
@@ -628,6 +634,7 @@ def test_tfdpg_train_makes_one_machine_and_repeats_no_action_of_it(tmp_path, cap
     assert "75" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_tfdpg_train_evaluates_on_the_machine_with_a_flag(tmp_path, monkeypatch):
     monkeypatch.setattr(Machine, "instances", 0)
     monkeypatch.setattr(Machine, "steps", 0)
