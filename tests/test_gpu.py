@@ -54,9 +54,10 @@ def run(*arguments):
 
 @on_each_device
 def test_agents_move_from_a_device_to_the_cpu_and_back(device, tmp_path):
-    assert run("train", device, tmp_path, *EACH) == EACH
-    assert run("move", "cpu:0", tmp_path, *EACH) == EACH
-    assert run("move", device, tmp_path, *EACH) == EACH
+    names = EACH if device == "gpu:0" else ["TD3", "ACER"]
+    assert run("train", device, tmp_path, *names) == names
+    assert run("move", "cpu:0", tmp_path, *names) == names
+    assert run("move", device, tmp_path, *names) == names
 
 
 @on_each_device
@@ -82,9 +83,10 @@ def test_training_is_the_same_with_the_replay_buffer_on_the_device(device, tmp_p
     assert run("replay_with_xla", device, tmp_path) == ["replay"]
 
 
-@on_each_device
-def test_two_processes_share_a_device(device, tmp_path):
-    processes = [start("train", device, tmp_path / which, "TD3") for which in "ab"]
+@pytest.mark.gpu
+@pytest.mark.skipif(not NVIDIA, reason="there is no GPU")
+def test_two_processes_share_a_gpu(tmp_path):
+    processes = [start("train", "gpu:0", tmp_path / which, "TD3") for which in "ab"]
     assert [finish(process) for process in processes] == [["TD3"], ["TD3"]]
 
 
