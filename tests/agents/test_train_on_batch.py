@@ -112,7 +112,7 @@ def test_the_default_discount_is_gamma_and_the_default_weight_is_1(td3, batch, m
         ({"discounts": np.full(8, 99)}, r"`batch\['discounts'\]` must be from 0 to 1. Received: 99"),
         (
             {"rewards": np.ma.masked_less(np.arange(8), 3)},
-            r"no masked values. Received: .* in \['rewards'\]",
+            r"no masked values. Received: .* in 'rewards'",
         ),
         ({"dones": np.zeros(8)}, r"unknown arrays: \['dones'\]"),
         ({"observations": {"position": np.zeros((8, 2))}}, "`observation` must be .*a dict with the keys .'position'"),

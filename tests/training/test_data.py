@@ -164,8 +164,10 @@ def test_ends_are_0_or_1():
 
 
 def test_masked_values_are_refused():
-    with pytest.raises(ValueError, match="'rewards' of `data` must have no masked values. Received: 2 of them"):
-        loaded(data() | {"rewards": np.ma.masked_array(np.ones(7), np.arange(7) < 2)})
+    masked = np.ma.masked_array(np.ones(7), np.arange(7) < 2)
+    for given in ({"reward": masked}, {"rewards": {"part": masked}}, {"rewards": masked, "client_ids": ["a"] * 7}):
+        with pytest.raises(ValueError, match="`data` must have no masked values. Received: masked values in 'rewards'"):
+            loaded({name: array for name, array in data().items() if name != "rewards"} | given)
     assert len(loaded(data() | {"rewards": np.ma.masked_array(np.ones(7))})) == len(loaded(data()))
 
 

@@ -56,7 +56,7 @@ def test_vector_environments_report_executed_actions_of_some_sub_environments():
     assert (np.abs(rows) <= LIMIT).mean() > 0.7 and (np.abs(rows) > LIMIT).any()
 
 
-@pytest.mark.parametrize("mark", ["False", 2, None])
+@pytest.mark.parametrize("mark", ["False", 2])
 def test_a_mark_of_an_intervention_is_a_bool(mark):
     class Marked(Limited):
         def step(self, action):
@@ -66,6 +66,20 @@ def test_a_mark_of_an_intervention_is_a_bool(mark):
     agent = tfdpg.TD3(Counter(), **SMALL)
     with pytest.raises(ValueError, match=f'`info."intervention".` must be a bool. Received: {mark!r}'):
         agent.fit(Marked(), epochs=1, steps_per_epoch=5, verbose=0)
+
+
+def test_sub_environments_may_mark_with_bools_of_numpy_or_not_at_all():
+    class Marked(Counter):
+        def step(self, action):
+            *result, _ = super().step(action)
+            return *result, {"intervention": np.bool_(self.t == 2)} if self.t > 1 else {}
+
+    envs = [Marked(), Counter()]
+    vector = gym.vector.SyncVectorEnv([lambda: envs[0], lambda: envs[1]])
+    runner = EnvRunner(vector, tfdpg.Spec.of(vector), lambda env_index: 0)
+    runner.reset()
+    marks = [runner.step(np.ones((2, 1), np.float32))[0].by_operator for _ in range(3)]
+    assert marks[0] is None and [mark.tolist() for mark in marks[1:]] == [[True, False], [False, False]]
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 ALIASES = {
     "observation": "observations",
     "next_observation": "next_observations",
@@ -47,7 +49,7 @@ def with_standard_names(data: Mapping[str, Any], what: str) -> dict[str, Any]:
         what: the name of the argument that holds them, for the message.
 
     Raises:
-        ValueError: an array is there under two names.
+        ValueError: an array is there under two names, or has masked values.
     """
     named: dict[str, Any] = {}
     for given, values in data.items():
@@ -55,5 +57,14 @@ def with_standard_names(data: Mapping[str, Any], what: str) -> dict[str, Any]:
         name = "/".join([ALIASES.get(first, first), *rest])
         if name in named:
             raise ValueError(f"`{what}` must have the array {name!r} once. Received: it is there under two names")
+        if _is_masked(values):
+            raise ValueError(f"`{what}` must have no masked values. Received: masked values in {name!r}")
         named[name] = values
     return named
+
+
+def _is_masked(values: Any) -> bool:
+    """Return whether an array, or one in a dict of arrays, has masked values."""
+    if isinstance(values, Mapping):
+        return any(map(_is_masked, values.values()))
+    return bool(np.ma.is_masked(values))

@@ -241,12 +241,12 @@ class TrainingRun:
         self.training_warnings.end()
 
     def _check_rates(self) -> None:
-        """Raise `ValueError` for a learning rate below 0, which callbacks may have set."""
+        """Raise `ValueError` for a learning rate below 0, which a callback or a schedule may have set."""
         for optimizer in self._agent.optimizers.values():
             if (rate := float(optimizer.learning_rate)) < 0:
                 raise ValueError(
                     f"The learning rate of the optimizer {optimizer.name!r} must be at least 0, or updates increase "
-                    f"the loss. A callback may have set it. Received: {rate:g}"
+                    f"the loss. A callback or a schedule may have set it. Received: {rate:g}"
                 )
 
     def measure(self) -> None:

@@ -487,9 +487,6 @@ def _actions(spec: Spec, actions: np.ndarray) -> np.ndarray:
 
 def _numbers(name: str, values: Any) -> np.ndarray:
     """Return values as an array of numbers; integers that are too large for NumPy become floats."""
-    if np.ma.is_masked(values):
-        masked = np.count_nonzero(np.ma.getmaskarray(values))
-        raise ValueError(f"The array {name!r} of `data` must have no masked values. Received: {masked:,} of them")
     array = np.asarray(values)
     if array.dtype.kind in "biuf":
         return array

@@ -512,11 +512,14 @@ class EnvRunner:
 
 
 def _marks(given: Any) -> np.ndarray:
-    """Return whether an operator made the step, from one entry of `info`, or from those of all sub-environments."""
-    marks = np.asarray(given)
-    if marks.dtype.kind not in "biuf" or ((marks != 0) & (marks != 1)).any():
+    """Return whether an operator made the step, from one entry of `info`, or from those of all sub-environments.
+
+    Gymnasium returns NumPy's bools of sub-environments as objects, and None for those that have no entry.
+    """
+    marks = [False if mark is None else mark for mark in np.ravel(np.asarray(given, object))]
+    if not all(is_number(mark) and mark in (0, 1) for mark in marks):
         raise ValueError(f'`info["{INTERVENTION}"]` must be a bool. Received: {shown(given)}')
-    return marks.astype(bool)
+    return np.array(marks, bool)
 
 
 def _infos_with(name: str, info: dict[str, Any]) -> list[dict[str, Any]]:
@@ -539,11 +542,12 @@ def check_partial_reset(env: gym.vector.VectorEnv) -> None:
             "`env` is an AsyncVectorEnv without shared memory in NEXT_STEP mode, which resets a sub-environment again "
             "after a partial reset. Make it with shared_memory=True or autoreset_mode=AutoresetMode.DISABLED."
         )
-    if isinstance(base, SyncVectorEnv) and len({id(each.unwrapped) for each in base.envs}) < base.num_envs:
+    bases = [each.unwrapped for each in base.envs] if isinstance(base, SyncVectorEnv) else []
+    if len({id(each) for each in bases}) < len(bases):
         raise ValueError(
-            "Two sub-environments of `env` are the same object, so that stepping or resetting one changes the other. "
-            "Let each function make a new environment, as in "
-            f"SyncVectorEnv([lambda: gym.make(id) for _ in range({base.num_envs})])."
+            "Two sub-environments of `env` are, or wrap, one and the same environment, so that stepping or resetting "
+            "one changes the other. Let each function make a new one, as in "
+            f"SyncVectorEnv([lambda: gym.make(...)] * {len(bases)})."
         )
 
 

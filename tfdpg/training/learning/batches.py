@@ -156,8 +156,6 @@ class _Arrays:
         if not isinstance(batch, Mapping):
             raise ValueError(f"`batch` must be a dict of arrays. Received: {type(batch).__name__}")
         self._batch = with_standard_names(batch, "batch")
-        if masked := [name for name, array in self._batch.items() if np.ma.is_masked(array)]:
-            raise ValueError(f"`batch` must have no masked values. Received: masked values in {shown(masked)}")
         self._shape = shape
         self._optional = optional
         self.taken = set[str]()
