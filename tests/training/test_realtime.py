@@ -493,6 +493,22 @@ def test_a_real_machine_has_no_second_instance_and_is_not_trained_in_ordinary_mo
         agent.fit(Machine(), epochs=1, steps_per_epoch=30, verbose=0)
 
 
+def test_invented_transitions_do_not_reach_the_functions_of_goals():
+    class Far(Reach):
+        def compute_reward(self, achieved_goal, desired_goal, info):
+            assert np.any(desired_goal), "no goal of the environment is 0"
+            return super().compute_reward(achieved_goal, desired_goal, info)
+
+    class Waiting(gym.Wrapper):
+        def step(self, action):
+            time.sleep(1e-3)
+            return super().step(action)
+
+    agent = tfdpg.TD3(Far(), her="final", **SMALL | {"batch_size": 100})
+    agent.fit(Waiting(Far()), epochs=1, steps_per_epoch=40, verbose=0, realtime=True)
+    assert agent.updates > 2
+
+
 @pytest.mark.slow
 def test_a_machine_without_a_clock_is_reported():
     with pytest.warns(UserWarning, match="does not seem to wait for a clock: `step` takes .* ms on average"):

@@ -256,8 +256,7 @@ class AgentData:
         zeros = np.zeros(EXAMPLE_ROWS, np.float32)
         replay.extend(0, TimeSteps(observation, steps, zeros, zeros > 0, np.arange(EXAMPLE_ROWS) == 0))
         builder = self.make_minibatch_builder(replay)
-        if builder.hindsight is not None and self.minibatch_builder.hindsight is not None:
-            builder.hindsight.functions = self.minibatch_builder.hindsight.functions
+        builder.hindsight = None  # the environment's functions are for goals that it can have
         packed, _ = builder(0, minibatches)
         return packed
 
