@@ -144,6 +144,16 @@ def test_rewards_that_do_not_depend_on_the_desired_goal_are_noticed():
         agent.fit(OwnGoal(), epochs=1, steps_per_epoch=30, verbose=0)
 
 
+def test_goals_may_change_only_the_end_of_an_episode():
+    class Shortest(Reach):
+        def compute_reward(self, achieved_goal, desired_goal, info):
+            return -np.ones(np.shape(achieved_goal)[:-1])
+
+    agent = tfdpg.TD3(Shortest(ends="terminated"), her="future", **SMALL | EAGER | {"batch_size": 100})
+    fit_briefly(agent, Shortest(ends="terminated"), epochs=1, steps_per_epoch=30)
+    assert agent.updates > 2
+
+
 @brief
 @pytest.mark.parametrize("vector", [None, "next_step", "same_step"])
 def test_success_rates_are_logged(tmp_path, vector, capsys):

@@ -110,6 +110,7 @@ def test_the_default_discount_is_gamma_and_the_default_weight_is_1(td3, batch, m
         ({"terminations": np.full(8, 2)}, r"`batch\['terminations'\]` must be 0 or 1. Received: 2"),
         ({"weights": np.full(8, -1)}, r"`batch\['weights'\]` must be at least 0. Received: -1"),
         ({"discounts": np.full(8, 99)}, r"`batch\['discounts'\]` must be from 0 to 1. Received: 99"),
+        ({"discounts": np.full(8, -0.5)}, r"`batch\['discounts'\]` must be from 0 to 1. Received: -0.5"),
         (
             {"rewards": np.ma.masked_less(np.arange(8), 3)},
             r"no masked values. Received: .* in 'rewards'",

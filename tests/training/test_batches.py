@@ -146,6 +146,7 @@ def test_a_sequence_may_begin_late(batch):
         ({"weights": np.ones((3, 5))}, r"'weights'\]` .*\(3,\). .* \(3, 5\)"),
         ({"states": np.ones((3, 3))}, r"'states'\]` .*\(3, 4\). .* \(3, 3\)"),
         ({"masks": [[1, 0, 1, 1, 1]] * 3}, r"'masks'\]` .*only before the first step"),
+        ({"masks": np.full((3, 5), 0.5)}, r"'masks'\]` must be 0 or 1. Received: 0.5"),
         ({"masks": np.ones((3, 5))}, r"'masks'\]` .*after a step that ended"),
         (
             {"masks": np.eye(5)[[0, 1, 1]]},

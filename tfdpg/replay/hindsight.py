@@ -243,7 +243,7 @@ class Hindsight:
             )
 
     def _check_goals(self, slots: np.ndarray) -> None:
-        """Warn if, in the first sampled rows, each step had the same outcome with the goal that it achieved."""
+        """Warn if, in the first sampled rows, the goal that a step achieved never gives it another outcome."""
         every = np.ones(len(slots), bool)
         own = self.relabel(slots, every, slots, keep_goals=True).outcome(slots)
         achieved = self.relabel(slots, every, self._buffer.successor[slots]).outcome(slots)
